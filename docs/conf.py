@@ -18,6 +18,8 @@ NAVIGATION = {
     "CSV jobs": ["docs/csv-jobs", "docs/job-stages", "docs/job-workers", "docs/mcp", "docs/reference/job-tools"],
     "Evaluations": [
         "docs/evaluations",
+        "docs/evaluations-in-python",
+        "docs/agentv-examples",
         "docs/reference/eval-files",
         "docs/reference/targets",
         "docs/reference/graders",

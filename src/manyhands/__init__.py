@@ -26,12 +26,18 @@ if TYPE_CHECKING:
     from manyhands.runs.execution import Controls, RunResult
     from manyhands.runs.progress import Progress
     from manyhands.tools.registry import tool
+    from manyhands.workloads.evals.in_python.evaluate import evaluate, evaluate_async
+    from manyhands.workloads.evals.in_python.evaluation import EvalCounts, Evaluation, EvaluationFailed
+    from manyhands.workloads.evals.results.result_lines import TestResult
     from manyhands.workloads.trajectories.batch_runner import BatchRunner, Callbacks, InvalidBatch, MissingDataset
 
 _WHERE = {
     "BatchRunner": "manyhands.workloads.trajectories.batch_runner",
     "Callbacks": "manyhands.workloads.trajectories.batch_runner",
     "Controls": "manyhands.runs.execution",
+    "EvalCounts": "manyhands.workloads.evals.in_python.evaluation",
+    "Evaluation": "manyhands.workloads.evals.in_python.evaluation",
+    "EvaluationFailed": "manyhands.workloads.evals.in_python.evaluation",
     "InvalidBatch": "manyhands.workloads.trajectories.batch_runner",
     "ManyhandsError": "manyhands.core.errors",
     "MissingDataset": "manyhands.workloads.trajectories.batch_runner",
@@ -39,8 +45,11 @@ _WHERE = {
     "RunError": "manyhands.core.errors",
     "RunResult": "manyhands.runs.execution",
     "StorageError": "manyhands.core.errors",
+    "TestResult": "manyhands.workloads.evals.results.result_lines",
     "ToolError": "manyhands.core.errors",
     "UserError": "manyhands.core.errors",
+    "evaluate": "manyhands.workloads.evals.in_python.evaluate",
+    "evaluate_async": "manyhands.workloads.evals.in_python.evaluate",
     "tool": "manyhands.tools.registry",
 }
 
@@ -48,6 +57,9 @@ __all__ = [
     "BatchRunner",
     "Callbacks",
     "Controls",
+    "EvalCounts",
+    "Evaluation",
+    "EvaluationFailed",
     "InvalidBatch",
     "ManyhandsError",
     "MissingDataset",
@@ -55,8 +67,11 @@ __all__ = [
     "RunError",
     "RunResult",
     "StorageError",
+    "TestResult",
     "ToolError",
     "UserError",
+    "evaluate",
+    "evaluate_async",
     "tool",
 ]
 

@@ -235,7 +235,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
         lambda said: [*skills._SKILL_FILE.finditer(said)],
         ("skills/", "/", "SKILL.md", "a", ".", " ", "`"),
     ),
-    "variables": (lambda said: evalfile_messages._VARIABLE.sub("", said), ("{{", "}}", "{", " ", "a", "-", ".")),
+    "variables": (lambda said: evalfile_messages.VARIABLE.sub("", said), ("{{", "}}", "{", " ", "a", "-", ".")),
     "variables of a judge": (lambda said: asking._VARIABLE.sub("", said), ("{{", "}}", "{", " ", "a")),
     "template": (lambda said: prompts._MARKS.sub("", said), ("{", "}", "{{", "}}", "a")),
     "lines of a batch's output": (lambda said: records.parse_line(said.encode()), (*JSON, '"id"')),

@@ -163,7 +163,8 @@ def test_invalid_tests(folder: Path) -> None:
     (folder / "e.yaml").write_text(TESTS + "  - {id: x, input: x, critera: y}\n")
     refused = evaluate(folder, "--target=made_up")
     assert refused.code == 2
-    assert "e.yaml, line 5: tests[2].critera: unknown key" in refused.err
+    assert "e.yaml, line 5: tests[2]: criteria, expected_output or graders are required" in refused.err
+    assert "tests[2].critera (line 5; did you mean criteria?)" in refused.err
     ran = evaluate(folder, "--target=made_up", "--skip_invalid")
     assert ran.code == 0
     assert summary(folder)["tests"]["invalid"] == 1
@@ -206,7 +207,7 @@ def test_a_file_of_results_is_what_its_ending_says(folder: Path) -> None:
         (["--out=r.json", "--output_format=yaml"], "r.json: .json is not what --output_format=yaml writes"),
         (["--out=r.yaml", "--output_format=jsonl"], "r.yaml: .yaml is not what --output_format=jsonl writes"),
         (["--output=r.csv"], "--output must end in one of .jsonl, .json, .xml, .html, .yaml, .yml"),
-        (["--output=r"], "--output must end in one of"),
+        (["--output=r.v2"], "--output must end in one of"),
         (["--trace_file=t.json"], "--trace_file t.json: is written as JSON Lines, not as .json; let it end in .jsonl"),
         (["--trace_file=t.csv"], "not as .csv"),
     ],
@@ -373,7 +374,7 @@ def test_validate(folder: Path) -> None:
     assert good.code == 0, good.err
     assert "2 files: 2 valid, 0 not" in good.out
     (folder / "e.yaml").write_text(TESTS.replace("criteria", "critera"))
-    bad = run_command(folder, "eval", "validate", ".")
+    bad = run_command(folder, "eval", "validate", ".", "--strict")
     assert bad.code == 2
     assert "did you mean criteria" in bad.err
     assert "✗ e.yaml (eval)" in bad.out

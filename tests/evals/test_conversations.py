@@ -355,7 +355,6 @@ async def test_a_grader_that_breaks_leaves_none_either(tmp_path: Path) -> None:
         (conversation(criteria="c"), "turns: must be a list of turns, not []"),
         (conversation(turn(" ", says("x"))), "turns[0].input: must not be empty"),
         (conversation({"assert": [says("x")]}), "turns[0]: input is required"),
-        (conversation(turn("x", inputs=1)), "turns[0].inputs: unknown key; did you mean input?"),
         (conversation(turn("x", {"type": "contain", "value": "x"})), "turns[0].assert[0].type: "),
         (conversation(turn("x", says("x")), expected_output="y"), "expected_output: each turn of a conversation says for itself"),
         (conversation(turn("x", says("x")), aggregation="median"), "aggregation: must be 'mean', 'min' or 'max', not 'median'"),

@@ -135,7 +135,7 @@ def test_every_difference_is_said_by_test_and_the_run_keeps_its_own(tmp_path: Pa
         (("tags: [x]", "tags: [z], metadata: {k: 1}, threshold: 0.2"), "has changed (tags, metadata, threshold)"),
         (
             ("id: ax, input: said ax", "id: ax, imput: x"),
-            "test ax has changed (can't be run: e.yaml, line 7: tests[0].imput: unknown key",
+            "test ax has changed (can't be run: e.yaml, line 7: tests[0]: input is required",
         ),
         (("- {id: ax", "- {execution: {target: u}, id: ax"), "test ax has changed (targets)"),
     ],

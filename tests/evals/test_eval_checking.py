@@ -37,7 +37,7 @@ def check_refused(folder: Path, *words: str, file: str = "e.yaml") -> list[str]:
     assert ran.code == 2, ran
     assert not (folder / "data" / "r").exists()
     assert "Traceback" not in ran.err
-    checked = run_command(folder, "eval", "validate", file, *words)
+    checked = run_command(folder, "eval", "validate", file, "--strict", *words)
     assert checked.code == 2
     assert problems(checked) == problems(ran)
     return problems(ran)
@@ -109,15 +109,15 @@ REFUSED: dict[str, tuple[str, str]] = {
         "e.yaml, line 2: tests[0]: test 'a' has no graders, and no judge is configured (judge_target of its target, or "
         "--judge_target); --allow_ungraded runs it without a score",
     ),
-    "a judge that is no model": (
+    "a judge that answers all at once": (
         """\
         targets:
           t: {provider: mock, judge_target: j}
-          j: {provider: mock}
+          j: {provider: cli, command: x, provider_batching: true}
         execution: {target: t}
         tests: [{id: a, input: i, rubrics: [is kind]}]
         """,
-        "e.yaml, line 3: targets.j: is of kind mock and can't judge; a judge is a model",
+        "e.yaml, line 3: targets.j: answers all tests in one invocation and can't judge; a judge answers one prompt after the other",
     ),
     "an unknown judge of a target": (
         "targets:\n  t:\n    provider: mock\n    judge_target: jugde\n  judge: {provider: mock}\n"
@@ -144,8 +144,8 @@ REFUSED: dict[str, tuple[str, str]] = {
         "e.yaml, line 10: tests[1].execution.targets[0]: there is no target 'v'; known: t",
     ),
     "a wrong target that is not chosen": (
-        "targets: {t: {provider: mock}, u: {provider: mock, reply: x}}\nexecution: {target: t}\n" + GRADED,
-        "e.yaml, line 1: targets.u.reply: unknown key",
+        "targets: {t: {provider: mock}, u: {provider: mock, delay_ms: x}}\nexecution: {target: t}\n" + GRADED,
+        "e.yaml, line 1: targets.u.delay_ms: must be a number, not 'x'",
     ),
     "no target": (
         GRADED,
@@ -504,7 +504,7 @@ def test_judges_are_looked_for_only_where_chosen_tests_need_one(tmp_path: Path, 
         (("--test_id=judged", "--dry_run"), "the environment variable NOT_SET_HERE is not set"),
         (("--test_id=named",), "grader 'llm_judge': there is no target 'nobody'"),
         (("--test_id=judged", "--target=u"), "judge_target: there is no target 'nobody'"),
-        (("--test_id=judged", "--target=v"), "unknown key; did you mean model?"),
+        (("--test_id=judged", "--target=v"), "targets.yaml, line 5: targets[3]: model is required"),
         (
             ("--test_id=judged", "--target=plain", "--judge_target=nobody"),
             "--judge_target: there is no target 'nobody'",

@@ -95,11 +95,11 @@ def test_a_folder_is_continued_from_wherever(tmp_path: Path) -> None:
             "e.yaml, line 4: not valid YAML: while scanning for the next token, found character '\\t' that cannot start any token",
         ),
         (
-            {"e.yaml": GRADED + "tests: t.json\n", "t.json": "[]"},
+            {"e.yaml": GRADED + "tests: t.txt\n", "t.txt": "[]"},
             "e.yaml",
-            "e.yaml, line 3: tests: t.json: a file of tests is .yaml, .yml or .jsonl",
+            "e.yaml, line 3: tests: t.txt: a file of tests is .yaml, .yml, .json, .jsonl or .csv",
         ),
-        ({"e.txt": suite("a")}, "e.txt", "e.txt: an eval file is .yaml, .yml or .jsonl"),
+        ({"e.txt": suite("a")}, "e.txt", "e.txt: an eval file is .yaml, .yml or .jsonl, or a program: .eval.ts"),
     ],
 )
 def test_what_is_given_by_mistake(files: dict[str, str], word: str, said: str, tmp_path: Path) -> None:
@@ -161,6 +161,13 @@ def test_tests_are_chosen_as_the_original_does(tmp_path: Path) -> None:
     write(tmp_path, {"e.yaml": suite("case-1", "case-2", "b/c", "b")})
     assert evaluate(tmp_path, "e.yaml", "--test_id=!(case-1)", "--test_id=b/*").code == 0
     assert ids(tmp_path) == ["case-2", "b/c", "b"]
+
+
+def test_files_of_which_no_test_is_chosen_are_not_announced(tmp_path: Path) -> None:
+    write(tmp_path, {"e.yaml": suite("a"), "f.yaml": suite("b")})
+    ran = run_command(tmp_path, "eval", "e.yaml", "f.yaml", "--test_id=b", "--run_name=r")
+    assert "f.yaml: 1 test for m" in ran.out
+    assert "e.yaml" not in ran.out
 
 
 @pytest.mark.parametrize("pattern", ["[z-a]", "{a,b}" * 12])

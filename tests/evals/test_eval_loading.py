@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
+from manyhands.io.locations import Findings
 from manyhands.io.search_paths import SearchPath
 from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
 from manyhands.workloads.evals.evalfile.loading import load_evals
@@ -95,6 +96,8 @@ class Case:
     def load_all(self, names: Sequence[str], **options: Any) -> list[EvalFile]:
         around = SearchPath.of(options.pop("here", self.folder), options.pop("root", None))
         paths = [self.folder / name for name in names]
+        if options.pop("strict", False):
+            options["findings"] = Findings()
         return load_evals(paths, around, **{"notices": self.notices.append, **options})
 
     def refusal(self, text: str, name: str = "my.eval.yaml", **options: Any) -> str:
@@ -240,12 +243,12 @@ def test_expected_outputs(case: Case, written: str, messages: list[Any]) -> None
         ("input: i\n    assert: [{type: contians, value: x}]", "tests[0].assert[0].type: unknown kind of grader"),
         ("input: i\n    assert: [{type: contains}]", "tests[0].assert[0]: value is required"),
         ("input: i\n    turns: []", "tests[0].turns: goes with mode: conversation"),
-        ("input: {a: 1}\n    input_files: [x.txt]", "tests[0].input: must be a text where there are input_files"),
+        ("input: {a: 1}\n    input_files: [x.txt]", "tests[0].input: there is no file x.txt"),
         ("input_files: [x.txt]", "tests[0]: input is required"),
     ],
 )
 def test_wrong_fields_are_named(case: Case, field: str, said: str) -> None:
-    message = case.refusal(f"tests:\n  - id: t\n    {field}\n    criteria: c")
+    message = case.refusal(f"tests:\n  - id: t\n    {field}\n    criteria: c", strict=True)
 
     assert said in message
     assert message.startswith("my.eval.yaml, line ")
@@ -318,7 +321,7 @@ def test_a_file_needs_tests(case: Case) -> None:
 
 
 def test_other_kinds_of_files_are_refused(case: Case) -> None:
-    assert case.refusal("x", "my.txt") == "my.txt: an eval file is .yaml, .yml or .jsonl"
+    assert case.refusal("x", "my.txt") == "my.txt: an eval file is .yaml, .yml or .jsonl, or a program: .eval.ts"
     with pytest.raises(UserError, match="there is no such file"):
         case.load_all(["none.yaml"])
 
@@ -333,7 +336,7 @@ def test_all_problems_of_all_files_are_told_together(case: Case) -> None:
     case.write("two.yaml", "a: [\n")
 
     with pytest.raises(UserError) as caught:
-        case.load_all(["one.yaml", "two.yaml"])
+        case.load_all(["one.yaml", "two.yaml"], strict=True)
 
     lines = str(caught.value).split("\n")
     assert lines[0] == "one.yaml, line 1: nmae: unknown key; did you mean name?"
@@ -348,7 +351,7 @@ tests:
   - {id: c, criteria: c, input: i, foo: 1, bar: 2}
 """
 
-    lines = case.refusal(text).split("\n")
+    lines = case.refusal(text, strict=True).split("\n")
 
     assert [line.split(":")[0] for line in lines] == [f"my.eval.yaml, line {line}" for line in (3, 3, 4, 5, 5)]
 
@@ -356,7 +359,7 @@ tests:
 def test_at_most_fifty_problems_are_told(case: Case) -> None:
     tests = "".join(f"  - {{id: t{number}, criteria: c, input: i, foo: 1}}\n" for number in range(60))
 
-    lines = case.refusal("tests:\n" + tests).split("\n")
+    lines = case.refusal("tests:\n" + tests, strict=True).split("\n")
 
     assert len(lines) == 51
     assert lines[-1] == "… and 10 more problems"
@@ -376,7 +379,7 @@ def test_invalid_tests_can_be_skipped_and_are_listed(case: Case) -> None:
 
 
 def test_problems_of_the_file_itself_are_never_skipped(case: Case) -> None:
-    assert "nmae" in case.refusal("nmae: x\n" + ONE, skip_invalid=True)
+    assert "nmae" in case.refusal("nmae: x\n" + ONE, skip_invalid=True, strict=True)
 
 
 def test_a_file_of_invalid_tests_only_is_refused(case: Case) -> None:
@@ -557,12 +560,14 @@ def test_problems_in_other_files_are_named_there(case: Case) -> None:
     case.write("bad.jsonl", '{"id": "x", "criteria": "c", "input": "i"}\n{oops\n')
     case.write("cases.txt", "x")
 
-    assert "cases.yaml, line 2: [1].inptu: unknown key; did you mean input?" in case.refusal("tests: cases.yaml")
+    assert "cases.yaml, line 2: [1].inptu: unknown key; did you mean input?" in case.refusal(
+        "tests: cases.yaml", strict=True
+    )
     assert "map.yaml, line 1: must be a list of tests" in case.refusal("tests: map.yaml")
     assert "bad.jsonl, line 2: not JSON" in case.refusal("tests: bad.jsonl")
     assert "my.eval.yaml, line 1: tests: there is no file" in case.refusal("tests: none.yaml")
     assert "my.eval.yaml, line 1: tests[0]: no file fits no/*.yaml" in case.refusal("tests: ['file://no/*.yaml']")
-    assert "a file of tests is .yaml, .yml or .jsonl" in case.refusal("tests: cases.txt")
+    assert "a file of tests is .yaml, .yml, .json, .jsonl or .csv" in case.refusal("tests: cases.txt")
     assert "tests[0]: must be a mapping, not 'cases.yaml'" in case.refusal("tests: [cases.yaml]")
 
 

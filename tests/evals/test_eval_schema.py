@@ -154,6 +154,10 @@ VALUES: dict[str, Any] = {
     "version": "1",
     "function": "m:f",
     "path": "p",
+    "log_dir": "l",
+    "model_reasoning_effort": "low",
+    "tools": "read,bash",
+    "thinking": "low",
 }
 
 

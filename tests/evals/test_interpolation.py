@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.io.locations import Location
-from manyhands.workloads.evals.targets.keys import Interpolation, has_reference, is_reference, variables
+from manyhands.workloads.evals.evalfile.interpolation import has_reference
+from manyhands.workloads.evals.targets.keys import Interpolation, is_reference, variables
 
 LOCATION = Location("targets.yaml", ("targets", 0), {("targets", 0): 3})
 ENVIRON = {"A": "one", "B": "two", "EMPTY": "", "TRICKY": "${{ A }} {OUTPUT_FILE}"}

@@ -41,6 +41,11 @@ def written(folder: Path, base_url: str) -> dict[str, str]:
     program.chmod(0o755)
     (folder / "own.py").write_text("def answer(asked):\n    return 'said so'\n")
     (folder / "answers.jsonl").write_text('{"id": "a", "text": "said so"}\n')
+    line = {"test_id": "any", "message_index": 0, "role": "assistant", "content": "said so"}
+    (folder / "session.jsonl").write_text(json.dumps(line))
+    (folder / "session").mkdir()
+    event = {"type": "assistant.message", "data": {"content": "said so"}}
+    (folder / "session/events.jsonl").write_text(json.dumps(event))
     (folder / ".env").write_text("KEY_OF_SERVER=key-0123456789abcdef\n")
     return {
         "command": f"{program} > {{OUTPUT_FILE}}",
@@ -48,6 +53,7 @@ def written(folder: Path, base_url: str) -> dict[str, str]:
         "function": "own.py:answer",
         "path": "answers.jsonl",
         "response": "said so",
+        "session_dir": "session",
         "base_url": base_url,
         "api_key": "${{ KEY_OF_SERVER }}",
         "model": "m",
@@ -61,6 +67,8 @@ async def test_every_kind_opens_and_answers(tmp_path: Path) -> None:
             kind: {"provider": kind, **{key: value for key, value in values.items() if key in keys_of(kind)}}
             for kind in KINDS
         }
+        targets["transcript"]["path"] = "session.jsonl"
+        targets["agentv"]["model"] = "openai:m"
         suite = {
             "targets": targets,
             "execution": {"targets": list(KINDS)},
@@ -89,7 +97,8 @@ def test_providers_have_a_variable_of_their_own_for_the_key() -> None:
 
 def test_kinds_that_are_refused_are_none_of_ours() -> None:
     page = (PAGE.parents[1] / "evaluations.md").read_text(encoding="utf-8")
-    named = re.findall(r"`([\w-]+)`", page.partition("The target kinds")[2].partition("are refused")[0])
+    named = re.findall(r"`([\w-]+)`", page.partition("The target kinds")[2].partition("can't be used")[0])
+    assert named
     assert set(named) <= set(BEYOND)
     assert not set(BEYOND) & KINDS.keys()
 

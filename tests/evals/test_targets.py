@@ -21,8 +21,9 @@ from manyhands.workloads.evals.prepared import FileTargets
 from manyhands.workloads.evals.targets.choice import Survey, choose_targets
 from manyhands.workloads.evals.targets.definitions import Target, TargetFile, find_targets
 from manyhands.workloads.evals.targets.kinds.given_answers import MockTargetSettings, ReplayTargetSettings
+from manyhands.workloads.evals.targets.kinds.known_agents import AGENT_COMMANDS
 from manyhands.workloads.evals.targets.kinds.models import AgentTargetSettings, ModelTargetSettings
-from manyhands.workloads.evals.targets.kinds.programs import AGENT_COMMANDS, CliTargetSettings
+from manyhands.workloads.evals.targets.kinds.programs import CliTargetSettings
 from manyhands.workloads.evals.targets.kinds.python_function import PythonTargetSettings
 from manyhands.workloads.evals.targets.kinds.registry import KINDS
 
@@ -188,7 +189,10 @@ def test_a_wrong_target_hinders_nobody_who_does_not_use_it(site: Site) -> None:
     targets = site.targets()
 
     assert targets.resolve("b").kind == "mock"
-    with pytest.raises(UserError, match=r"targets\[0\]\.provider: 'nonsense' is no kind of target; known: cli, agent"):
+    with pytest.raises(
+        UserError,
+        match=r"targets\[0\]\.provider: 'nonsense' is no kind of target, and .* has no program",
+    ):
         targets.resolve("a")
     with pytest.raises(UserError, match=r"targets\[2\]: provider is required"):
         targets.resolve("c")
@@ -355,7 +359,10 @@ def test_all_settings_of_commands(site: Site) -> None:
         ("{provider: cli, command: x, workers: 0}", "targets.t.workers: must be between 1 and"),
         ("{provider: cli, command: x, provider_batching: maybe}", "targets.t.provider_batching: must be true or false"),
         ("{provider: mock, provider_batching: true}", "targets.t.provider_batching: is for targets of kind cli"),
-        ("{provider: vscode}", "'vscode' is a kind of target that is not supported; known: cli"),
+        (
+            "{provider: vscode}",
+            "'vscode' is a kind of target that can't be used: VS Code shows what its agent says only in its window",
+        ),
         ("{provider: 3}", "targets.t.provider: must be a kind of target, not 3"),
         ("{provider: cli, command: x, healthcheck: {}}", "targets.t.healthcheck: needs either type http with a url"),
         ("{provider: cli, command: x, healthcheck: {type: http, command: x}}", "needs either type http with a url"),
@@ -682,11 +689,11 @@ def test_dotenv_files_are_part_of_the_environment(site: Site) -> None:
 def test_every_kind_says_how_it_answers() -> None:
     programs = {"cli", *AGENT_COMMANDS}
     facts = {
-        "calls_models": {"agent", "model", "openai", "azure", "anthropic", "gemini", "openrouter"},
+        "calls_models": {"agent", "model", "openai", "azure", "anthropic", "gemini", "openrouter", "agentv"},
         "starts_programs": programs,
         "cost_at_end": {*programs, "python"},
         "batches": {"cli"},
-        "one_file_for_all": {"replay"},
+        "one_file_for_all": {"replay", "transcript", "copilot-log"},
         "conversational": {"agent"},
         "simulated": {"mock"},
     }

@@ -76,6 +76,7 @@ FULL = st.builds(
     depends_on=WORDS,
     on_dependency_failure=st.sampled_from(("skip", "fail", "run")),
     conversation=st.none() | CONVERSATIONS,
+    variables=WORDS,
 )
 
 
@@ -94,6 +95,8 @@ def test_nothing_of_a_test_is_forgotten_here() -> None:
             "depends_on",
             "on_dependency_failure",
             "conversation",
+            "variables",
+            "secrets",  # never recorded: see test_environment_in_tests
         ),
     }
 
@@ -124,7 +127,7 @@ def lines(folder: Path, count: int, changes: dict[int, str]) -> Path:
     [
         ('{"id": "new", "input": ', "suite.jsonl, line 900: not JSON"),
         ('{"id": "t7", "input": "i"}', "suite.jsonl, line 900: id: 't7' is the id of another test too, in line 7"),
-        ('{"id": "new", "inptu": "i"}', "suite.jsonl, line 900: inptu: unknown key"),
+        ('{"id": "new", "inptu": "i"}', "suite.jsonl, line 900: input is required"),
         ('{"id": "new", "input": "i", "execution": {"target": "none"}}', "suite.jsonl, line 900: "),
     ],
 )

@@ -18,7 +18,8 @@ from manyhands.core.errors import GraderError, ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import loads
 from manyhands.core.usage import Usage
-from manyhands.graders.contract import MAX_CHARACTERS, encoded, last_object, payload_of, said
+from manyhands.graders.contract import MAX_CHARACTERS, last_object, said
+from manyhands.graders.payloads import encoded, handed
 from manyhands.graders.protocol import Candidate, Score, ToolUse
 from manyhands.processes.scripts import ScriptResult, Scripts
 from manyhands.testing.agent_doubles import ScriptedModel
@@ -101,7 +102,8 @@ async def test_the_later_payload(kind: str) -> None:
     await judged({"type": kind, "script": "x"}, programs, trace=trace, cost_usd=0.5)
     payload = programs.calls[0]["payload"]
     assert payload["output"] == '{"decisionCode":"CLEAR"}'
-    assert payload["messages"][0]["toolCalls"][0]["tool"] == "T"
+    assert [message["role"] for message in payload["messages"]] == ["user", "assistant"]
+    assert payload["messages"][1]["toolCalls"][0]["tool"] == "T"
     assert payload["trace_summary"]["tool_calls"] == {"T": 1}
     assert payload["cost_usd"] == 0.5
     assert "answer" not in payload
@@ -123,11 +125,12 @@ DATA = st.recursive(
 
 @given(DATA, st.sampled_from(["code_judge", "code_grader"]))
 def test_data_of_the_persons_own_arrives_as_it_is(data: Any, kind: str) -> None:
-    message = {"role": "assistant", "content": data, "tool_calls": [{"tool": "T", "input": data}]}
+    message = {"role": "assistant", "content": {"inner": data}, "tool_calls": [{"tool": "T", "input": data}]}
     whole = candidate(expected_output=(message,), input=(message,), output=(message,), metadata={"someKey": data})
-    sent = loads(encoded(payload_of(whole, kind, {"ownKey": data})))
+    with handed(whole, kind, {"ownKey": data}) as payload:
+        sent = loads(payload)
     assert sent["expected_output"] == sent["input"] == [message]
-    assert sent["messages" if kind == "code_grader" else "output"] == [message]
+    assert sent["messages" if kind == "code_grader" else "output"][-1] == message
     assert (sent["metadata"], sent["config"]) == ({"someKey": data}, {"ownKey": data})
 
 
@@ -178,6 +181,80 @@ async def test_assertions_give_the_score_where_there_is_none() -> None:
     assert score.details == {"assertions": assertions}
     score = await printing({"score": 0.9, "assertions": assertions, "hits": ["own"]})
     assert (score.value, score.hits, score.misses) == (0.9, ("own",), ("b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("reply", "value", "verdict"),
+    [
+        ({"pass": True, "score": 0.3, "reason": "r"}, 0.3, "pass"),
+        ({"pass": False, "score": 0.9, "reason": "r"}, 0.9, "fail"),
+        ({"pass": True, "reason": "r"}, 1.0, "pass"),
+        ({"pass": False, "reason": "r", "assertions": []}, 0.0, "fail"),
+        ({"pass": False, "assertions": [{"text": "a", "passed": True}]}, 1.0, "fail"),
+        ({"pass": True, "checks": [{"text": "a", "pass": True}, {"text": "b", "pass": False}]}, 0.5, "pass"),
+        ({"checks": [{"text": "a", "pass": True, "score": 0.7}, {"text": "b", "pass": True}]}, 0.85, "pass"),
+        ({"score": 0.9, "pass": "no", "checks": "none", "reason": 1}, 0.9, "pass"),
+        ({"score": 0.9, "checks": [{"text": "a"}]}, 0.9, "pass"),
+    ],
+)
+async def test_the_words_of_version_5(reply: dict[str, Any], value: float, verdict: str) -> None:
+    for kind in ("code_judge", "script"):
+        score = await printing(reply, type=kind)
+        assert score.value == pytest.approx(value)
+        assert (score.verdict, score.error) == (verdict, None)
+
+
+async def test_checks_are_the_hits_and_misses() -> None:
+    checks = [
+        {"text": "a", "pass": True, "reason": "why"},
+        {"text": "b", "pass": False, "evidence": "e", "reason": "w"},
+    ]
+    reply = {"score": 0.5, "checks": checks, "assertions": [{"text": "c", "passed": True}], "reason": "r"}
+    score = await printing(reply)
+    assert (score.hits, score.misses, score.reasoning) == (("a",), ("b",), "r")
+    assert score.details == {
+        "assertions": [
+            {"text": "a", "passed": True, "evidence": "why"},
+            {"text": "b", "passed": False, "evidence": "e"},
+        ]
+    }
+    score = await printing({**reply, "hits": [], "misses": ["m"], "reasoning": "s"})
+    assert (score.hits, score.misses, score.reasoning) == ((), ("m",), "s")
+    score = await printing({"pass": True, "checks": [{"text": "a", "passed": True}]})
+    assert "a check must have a text and pass" in str(score.error)
+
+
+async def test_a_grader_written_with_an_sdk_that_broke() -> None:
+    issues = [
+        {"code": "invalid_type", "path": ["input", 0, "content"], "message": "Expected string, received null"},
+        {"code": "invalid_type", "path": [], "message": "Required"},
+    ]
+    first = {
+        "score": 0,
+        "assertions": [{"text": f"Evaluation failed: {json.dumps(issues, indent=2)}", "passed": False}],
+    }
+    reason = "Assertion failed: x is\nundefined"
+    later = {"pass": False, "score": 0, "reason": reason, "checks": [{"text": "t", "pass": False, "reason": "x"}]}
+    for reply, words in (
+        (first, "input.0.content: Expected string, received null; input: Required"),
+        (later, "x is undefined"),
+    ):
+        score = await printing(reply, exit_code=1, type="script")
+        assert (score.value, score.error) == (None, f"the program ended with exit code 1: {words}")
+
+
+async def test_who_may_ask_the_judge() -> None:
+    programs = ScriptedPrograms.printing(*[{"score": 1}] * 3)
+    await judged({"type": "script", "script": "x", "provider": "azure", "k": 1}, programs)
+    await judged({"type": "script", "script": "x", "provider": {"max_calls": 0}}, programs)
+    await judged({"type": "code_judge", "script": "x", "provider": True}, programs)
+    assert [call["payload"]["config"] for call in programs.calls] == [
+        {"provider": "azure", "k": 1},
+        None,
+        {"provider": True},
+    ]
+    with pytest.raises(UserError, match="provider: must be true, or a mapping with max_calls"):
+        graders_of({"type": "script", "script": "x", "provider": {"max_calls": -1}})
 
 
 @pytest.mark.parametrize(
@@ -485,7 +562,9 @@ async def test_a_program_may_ask_the_judge(scripts: Scripts, tmp_path: Path) -> 
     body = """
 info = call("/info")
 one = call("/invoke", {"question": "q1", "systemPrompt": "s"})
-two = call("/invokeBatch", {"requests": [{"question": "q2"}, {"question": "q3", "target": "other"}]})
+two = call("/invokeBatch", {"requests": [{"question": "q2"}, {"question": "q3", "provider": "other"}]})
+assert os.environ["AGENTV_PROVIDER_PROXY_URL"] == url
+assert os.environ["AGENTV_PROVIDER_PROXY_TOKEN"] == os.environ["AGENTV_TARGET_PROXY_TOKEN"]
 wrong = [call("/invoke", {"question": ""})[0], call("/invoke", {"question": "q", "target": "nobody"})[0],
     call("/invoke", [1])[0], call("/info", token="no")[0], call("/invoke", {"question": "q4"})[0]]
 print(json.dumps({"score": 1, "details": {"info": info, "one": one, "two": two, "wrong": wrong}}))
@@ -495,11 +574,22 @@ print(json.dumps({"score": 1, "details": {"info": info, "one": one, "two": two, 
     assert score.details is not None
     assert score.details["info"] == [
         200,
-        {"targetName": "judge", "maxCalls": 3, "callCount": 0, "availableTargets": ["judge"]},
+        {
+            "targetName": "judge",
+            "maxCalls": 3,
+            "callCount": 0,
+            "availableTargets": ["judge"],
+            "providerLabel": "judge",
+            "availableProviderLabels": ["judge"],
+        },
     ]
     assert score.details["one"] == [
         200,
-        {"output": [{"role": "assistant", "content": "said q1"}], "rawText": "said q1"},
+        {
+            "output": [{"role": "assistant", "content": "said q1"}],
+            "rawText": "said q1",
+            "tokenUsage": {"input": 7, "output": 0, "cached": 0},
+        },
     ]
     assert [each["rawText"] for each in score.details["two"][1]["responses"]] == ["said q2", "said q3"]
     assert score.details["wrong"] == [400, 404, 400, 401, 429]

@@ -98,7 +98,8 @@ def test_one_notice_for_each_obsolete_name() -> None:
 
 def test_plain_strings_become_one_rubrics_grader() -> None:
     found = normal("is polite", {"type": "is_json"}, "names the town")
-    assert found == [{"type": "rubrics", "criteria": ["is polite", "names the town"]}, {"type": "is_json"}]
+    rubrics = {"type": "rubrics", "weight": 2, "criteria": ["is polite", "names the town"]}
+    assert found == [rubrics, {"type": "is_json"}]
     assert problem(" ") == "checks.yaml: [0]: a rubric must not be empty"
     for text in ("is_json", "is-json", " contains ", "llm-grader"):
         said = f"a text is a rubric, and {text!r} a kind of grader; did you mean {{type: {text.strip()}}}?"

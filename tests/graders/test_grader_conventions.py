@@ -65,6 +65,21 @@ async def test_what_is_run(folder: Path) -> None:
     assert (call["folder"], call["payload"]["config"]) == (folder, {"language": "en"})
 
 
+async def test_the_contract_of_a_program(folder: Path) -> None:
+    base = folder.parents[1] / ".agentv"
+    (base / "graders").mkdir()
+    (base / "judges").mkdir()
+    (base / "graders" / "tone.ts").write_text("")  # hidden by the one in assertions
+    (base / "graders" / "length.mjs").write_text("")
+    (base / "judges" / "style.py").write_text("")
+    (base / "assertions" / "words.ts").write_text("import { defineAssertion } from '@agentv/sdk';")
+    for kind, later in (("tone", False), ("length", True), ("style", True), ("words", True)):
+        programs = ScriptedPrograms.printing({"score": 1})
+        await judged({"type": kind}, "x", folder, programs)
+        assert ("messages" in programs.calls[0]["payload"]) is later
+        assert programs.calls[0]["payload"]["output" if later else "answer"] == "x"
+
+
 def test_kinds_that_there_are_not(folder: Path) -> None:
     for kind, words in (("readme", "unknown kind"), ("word_counts", "did you mean word_count"), ("../far", "unknown")):
         with pytest.raises(UserError, match=words):

@@ -129,6 +129,28 @@ async def test_prompts_that_a_program_prints() -> None:
     assert "printed nothing" in (score.error or "")
 
 
+async def test_programs_of_prompts_get_the_later_contract_where_they_are_of_later_versions(tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "ask.mjs").write_text('import { definePromptTemplate } from "agentv";')
+    (tmp_path / "prompts" / "plain.mjs").write_text("")
+    cases: tuple[tuple[dict[str, Any], bool], ...] = (
+        ({"command": ["node", "prompts/plain.mjs"], "config": {"k": 1}}, True),
+        ({"script": ["node", "prompts/ask.mjs"], "config": {"k": 1}}, True),
+        ({"script": ["node", "prompts/plain.mjs"], "config": {"k": 1}}, False),
+    )
+    for prompt, later in cases:
+        programs = ScriptedPrograms.printing("judge this!")
+        (grader,) = graders_of({"type": "llm_grader", "prompt": prompt}, folder=tmp_path)
+        grading = make_grading(scripts=programs, judges=NamedJudges(ScriptedModel([GOOD])))
+        assert (await grader.grade(candidate(folder=tmp_path), grading)).error is None
+        (call,) = programs.calls
+        assert ("messages" in call["payload"]) is later
+        assert (call["payload"]["answer"], call["payload"]["config"]) == (candidate().answer, {"k": 1})
+        assert call["folder"] == (tmp_path / "prompts" if later else tmp_path)
+        name = (prompt.get("command") or prompt["script"])[1]
+        assert call["command"][1] == (str(tmp_path / name) if later else name)
+
+
 async def test_programs_of_prompts_and_of_composites_know_the_workspace(tmp_path: Path) -> None:
     async with Scripts.opened(f"tests.{os.getpid()}.prompts", os.environ) as scripts:
         model = ScriptedModel([GOOD])

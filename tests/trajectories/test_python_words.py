@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from manyhands.core.errors import RunError
-from manyhands.workloads.trajectories.batch_runner import PythonWords
+from manyhands.runs.parameters import PythonWords
 from manyhands.workloads.trajectories.spec import BatchSpec
 
 WORDS = PythonWords(BatchSpec, {"resume": "run(resume=True)"})

@@ -328,6 +328,23 @@ class ItemResult:
     finished_at: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class ReplacedOutcome:
+    """What an item had come to before it was executed again on request."""
+
+    number: int
+    """The item's."""
+    attempt: int
+    state: ItemState
+    reason: str | None
+    cause: str | None
+    message: str | None
+    record: Any
+    finished_at: float | None
+    why: str | None
+    """Of the request, where the item was to start from nothing."""
+
+
 class RunReader(Protocol):
     """Reads a run, for exports and reports."""
 
@@ -349,6 +366,10 @@ class RunReader(Protocol):
     def states(self, position: int, limit: int) -> list[tuple[int, str, str | None]]:
         """(position, state, reason) of items behind a position, in order: cheap, for the largest runs. Items that left the input are left
         out."""
+        ...
+
+    def replaced_outcomes(self) -> list[ReplacedOutcome]:
+        """What items had come to before they were executed again on request, in order of items and times."""
         ...
 
     def snapshot(self) -> AbstractContextManager[None]:

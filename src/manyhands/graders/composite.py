@@ -7,6 +7,8 @@ weighted_average   Σ(score · weight) ÷ Σ(weight) of the members
 threshold          weight of the members whose verdict is pass or borderline ÷ Σ(weight); the verdict is pass if that reaches
                    ``threshold``, else fail. A member with a ``min_score`` passes from that on, and not below
 minimum            the lowest score of a member whose weight is above 0
+assert_set         as weighted_average; the verdict is pass if the score reaches ``threshold``, or without one if every member whose
+                   weight is above 0 passes, else fail
 code_judge         what a program makes of the members' results
 llm_judge          what a model makes of them
 =================  ==================================================================================================
@@ -47,7 +49,7 @@ from manyhands.io.keys import Entry, SomeItems, key, read, snake
 from manyhands.io.locations import Location
 from manyhands.processes.scripts import ScriptResult
 
-AGGREGATORS = ("weighted_average", "threshold", "minimum", "code_judge", "llm_judge")
+AGGREGATORS = ("weighted_average", "threshold", "minimum", "assert_set", "code_judge", "llm_judge")
 _ALIASES = {
     **dict.fromkeys(("code_grader", "script", "command"), "code_judge"),
     **dict.fromkeys(("llm_grader", "llm_rubric"), "llm_judge"),
@@ -55,9 +57,14 @@ _ALIASES = {
 }
 
 
-_OF_ONE = {"threshold": ("threshold",), "code_judge": ("path",), "llm_judge": ("prompt", "target")}
+_OF_SOME = {
+    **dict.fromkeys(("threshold", "assert_set"), ("threshold",)),
+    "code_judge": ("path",),
+    "llm_judge": ("prompt", "target"),
+}
 _IDLE = {
-    kind: tuple(name for other, names in _OF_ONE.items() if other != kind for name in names) for kind in AGGREGATORS
+    kind: tuple(name for name in ("threshold", "path", "prompt", "target") if name not in _OF_SOME.get(kind, ()))
+    for kind in AGGREGATORS
 }
 """Keys that only other aggregators heed."""
 MAX_WEIGHT = 1e300
@@ -98,7 +105,8 @@ class AggregatorEntry(Entry):
         None, "Weights of members, by their names."
     )
     threshold: Annotated[float | None, optional_number(minimum=0, maximum=1)] = key(
-        None, "For threshold: the share of members that must pass, 0 to 1."
+        None,
+        "For threshold: the share of members that must pass, 0 to 1. For assert_set: the score from which on it passes.",
     )
     path: OptionalText = key(None, "For code_judge: a line for sh, run in the eval file's folder.")
     prompt: OptionalText = key(None, "For llm_judge: a text, or a file, in which {{EVALUATOR_RESULTS_JSON}} stands.")
@@ -155,6 +163,8 @@ def _aggregator_of(settings: AggregatorEntry, location: Location, setup: Setup) 
         if settings.threshold is None:
             raise location.error("threshold is required for threshold")
         return Threshold(settings.threshold)
+    if settings.type == "assert_set":
+        return AssertSet(settings.threshold)
     return Minimum() if settings.type == "minimum" else WeightedAverage()
 
 
@@ -211,7 +221,7 @@ def _with_findings(
 
 
 class WeightedAverage:
-    """The share of members that pass."""
+    """The members' average."""
 
     async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score:
         value = weighted_mean([(score.value or 0.0, score.weight) for score in scores])
@@ -219,7 +229,7 @@ class WeightedAverage:
 
 
 class Minimum:
-    """The share of members that pass."""
+    """The lowest score."""
 
     async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score:
         value = min((score.value or 0.0 for score in scores if score.weight), default=0.0)
@@ -238,6 +248,20 @@ class Threshold:
         value = weighted_mean([(float(good), score.weight) for good, score in zip(passed, scores, strict=True)])
         reasoning = f"{sum(passed)} of {len(passed)} members pass (needed: a share of {self.share:g})"
         return _with_findings(value, "pass" if value >= self.share else "fail", scores, reasoning)
+
+
+@dataclass(frozen=True, slots=True)
+class AssertSet:
+    """The members' average, which passes from a score on, or if all of them do."""
+
+    threshold: float | None
+
+    async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score:
+        value = weighted_mean([(score.value or 0.0, score.weight) for score in scores])
+        passed = all(score.verdict == "pass" or not score.weight for score in scores)
+        if self.threshold is not None:
+            passed = value >= self.threshold
+        return _with_findings(value, "pass" if passed else "fail", scores, f"weighted average {value:g}")
 
 
 VERDICTS = ("pass", "borderline", "fail")
@@ -309,7 +333,7 @@ class AskModel:
         return cls(text, target)
 
     async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score:
-        judge = await grading.judges.judge(self.target)
+        judge = (await grading.judges.judge(self.target)).about(candidate)
         reply = await ask(grading.context, judge, score_messages(self._filled(scores, candidate)), SCORE)
         if reply.value is None:
             return judge_broken(_NOBODY, reply)

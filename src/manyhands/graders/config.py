@@ -12,6 +12,7 @@ included graders start, like all others, from the eval file's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -35,7 +36,7 @@ from manyhands.graders.registry import (
 )
 from manyhands.graders.scoring import Configured
 from manyhands.io.keys import Entry, Notices, key, read, respelled, share_of_one, snake
-from manyhands.io.locations import Findings, Location
+from manyhands.io.locations import Findings, Location, UnknownKeys
 from manyhands.io.yaml_files import read_yaml
 
 MAX_NESTED = 20
@@ -76,13 +77,21 @@ class Common(Entry):
 _COMMON = Common.key_names()
 
 
-def parse_graders(entries: Any, location: Location, *, folder: Path, notices: Notices) -> tuple[Grader, ...]:
+def parse_graders(
+    entries: Any,
+    location: Location,
+    *,
+    folder: Path,
+    notices: Notices,
+    unknown: UnknownKeys | None = None,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+) -> tuple[Grader, ...]:
     """The graders of a list, checked and ready. ``folder``: what relative paths start from, the eval file's. Each obsolete name
-    goes to ``notices`` once.
+    goes to ``notices`` once. ``unknown`` and ``functions``: see ``Setup``.
 
     Raises UserError with file, line and field for whatever is wrong.
     """
-    setup = Setup(folder, _once(notices))
+    setup = Setup(folder, _once(notices), unknown=unknown, functions=functions or {})
     return build_graders(_normal(entries, location, setup), setup)
 
 
@@ -100,11 +109,12 @@ def located_entries(
     *,
     folder: Path,
     notices: Notices,
-    variables: Callable[[Json], Json] | None = None,
+    reading: Callable[[Json, Location], Json] | None = None,
+    unknown: UnknownKeys | None = None,
 ) -> list[Located]:
-    """The same with the location of each entry; those within it know theirs too (``Members``). ``variables``: see ``Setup``. Raises as
-    ``normal_entries``."""
-    return _normal(entries, location, Setup(folder, _once(notices), variables=variables))
+    """The same with the location of each entry; those within it know theirs too (``Members``). ``reading`` and ``unknown``: see
+    ``Setup``. Raises as ``normal_entries``."""
+    return _normal(entries, location, Setup(folder, _once(notices), reading=reading, unknown=unknown))
 
 
 def plain_entries(located: Sequence[Located]) -> list[dict[str, Any]]:
@@ -148,9 +158,10 @@ def _normal(entries: Any, location: Location, setup: Setup, depth: int = 0) -> l
             if isinstance(entry, str):
                 _check_rubric(entry, at)
                 if strings is None:
-                    strings = {"type": "rubrics", "criteria": []}
+                    strings = {"type": "rubrics", "weight": 0, "criteria": []}
                     found.append((strings, at))
                 strings["criteria"].append(entry)
+                strings["weight"] += 1  # each text counts as much as a grader
             else:
                 found += _entry(entry, at, setup, depth)
     _raise_all(findings.problems)
@@ -192,9 +203,9 @@ def _included(entry: Mapping[str, Any], word: str, location: Location, setup: Se
     if len(setup.including) >= MAX_INCLUDE_DEPTH:
         raise location.error(f"files are included more than {MAX_INCLUDE_DEPTH} deep")
     path, entries, at = included(entry[word], location.at(word), setup)
-    if setup.variables is not None:
-        entries = setup.variables(entries)
-    inner = Setup(path.parent, setup.notices, (*setup.including, path), setup.home, setup.variables)
+    if setup.reading is not None:
+        entries = setup.reading(entries, at)
+    inner = replace(setup, folder=path.parent, including=(*setup.including, path), eval_folder=setup.home)
     yield from _normal(entries, at, inner, depth)
 
 
@@ -203,13 +214,13 @@ def _normal_entry(entry: Mapping[str, Any], word: str, location: Location, setup
     kind = load_kind(kind_of(spelled, location.at(word), setup.notices, setup.home), location)
     common = {name: value for name, value in entry.items() if _is_common(name)}
     rest = {name: value for name, value in entry.items() if not _is_common(name)}
-    normal = respelled(Common, common, location, setup.notices) | {"type": kind.name}
+    normal = respelled(Common, common, location, setup.notices, unknown=setup.unknown) | {"type": kind.name}
     if opposite:
         _check_sense(normal, entry[word], location)
         normal["negate"] = True
     if kind.entry is None:
         return {**normal, **rest}
-    keys = respelled(kind.entry, rest, location, setup.notices, _COMMON)
+    keys = respelled(kind.entry, rest, location, setup.notices, _COMMON, setup.unknown)
     members = kind.members
     if members is not None and members in keys:
         at = location.at(_written(kind.entry, rest, members))

@@ -1,11 +1,7 @@
-"""What a grader's program or function is given of a candidate, and what it, or a judge, replies: an object with a score.
-
-There are two contracts of what it is given, both of AgentV, by the spelling of the grader's type. ``code_judge``: the first one, where
-``answer`` is the text and ``output`` the target's messages. ``code_grader`` and its aliases: the later one, where ``output`` is the text
-and ``messages`` the messages. Keys are added to both, none is left out; what is the person's own data is passed on as it is.
+"""What a grader's program or function, or a judge, replies: an object with a score. What programs are given: ``graders.payloads``.
 
 =============  =========================================================================================================
-``score``      a number, clamped to 0 … 1; may be absent where there are assertions: then the share of those that passed
+``score``      a number, clamped to 0 … 1; may be absent: see below
 ``hits``       texts; what is no text or blank is left out
 ``misses``     the like
 ``reasoning``  a text
@@ -13,30 +9,37 @@ and ``messages`` the messages. Keys are added to both, none is left out; what is
 ``assertions`` objects with ``text``, ``passed`` and perhaps ``evidence``; they become hits and misses where there are none
 =============  =========================================================================================================
 
-Anything else in a reply is a grader that broke, never a zero.
+Programs and functions may also use the words of AgentV 5:
+
+=============  =========================================================================================================
+``pass``       true or false: the grader's verdict, whatever the score is; the test's score is made of scores alone
+``reason``     ``reasoning``, which counts where both are given
+``checks``     objects with ``text``, ``pass`` and perhaps ``score``, ``reason``, ``evidence``; they count instead of ``assertions``
+=============  =========================================================================================================
+
+Without ``score`` it is the mean of the checks (of their scores, or else 1 for those that passed), else the share of the assertions that
+passed, else 1 or 0 for ``pass``. Anything else in a reply is a grader that broke, never a zero.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from manyhands.core.errors import GraderError
-from manyhands.core.jsonio import Json, loads_outside, type_error
+from manyhands.core.jsonio import Json, loads_outside
 from manyhands.core.settings import shown
+from manyhands.core.text import cut
 from manyhands.core.usage import ZERO, Usage
 from manyhands.graders.protocol import Candidate, Grading, Score, verdict_of
 from manyhands.processes.scripts import ScriptResult
 
 GRADE = "grade"
 """The kind of a grader's step."""
-LATER = "code_grader"
-"""The kind whose contract is the later one."""
 MAX_CHARACTERS = 1 << 20
 """Characters of an object at most; it is looked for in so many at the end."""
 _MAX_FAILURES = 500
@@ -75,75 +78,6 @@ def with_stderr(text: str, result: ScriptResult) -> str:
 def environment_of(candidate: Candidate) -> dict[str, str]:
     """What AgentV sets for a program."""
     return {} if candidate.workspace is None else {"AGENTV_WORKSPACE_PATH": str(candidate.workspace)}
-
-
-def payload_of(candidate: Candidate, kind: str, config: Json = None) -> dict[str, Any]:
-    """The payload for a grader of that kind. ``config``: the entry's own keys, None if there are none."""
-    return _later(candidate, config) if kind == LATER else _first(candidate, config)
-
-
-def _first(candidate: Candidate, config: Json) -> dict[str, Any]:
-    return {
-        "question": candidate.question,
-        "criteria": candidate.criteria,
-        "expected_output": list(candidate.expected_output),
-        "reference_answer": candidate.reference_answer,
-        "answer": candidate.answer,
-        "output": _messages(candidate),
-        "guideline_files": [str(path) for path in candidate.guideline_files],
-        "input_files": [str(path) for path in candidate.files],
-        "input": list(candidate.input),
-        "trace": candidate.trace,
-        **_common(candidate, config),
-    }
-
-
-def _later(candidate: Candidate, config: Json) -> dict[str, Any]:
-    return {
-        "input": list(candidate.input),
-        "input_files": [str(path) for path in candidate.files],
-        "criteria": candidate.criteria,
-        "output": candidate.answer,
-        "expected_output": list(candidate.expected_output),
-        "messages": _messages(candidate) or [],
-        "trace": candidate.trace,
-        "trace_summary": _summary(candidate),
-        "token_usage": candidate.token_usage,
-        "cost_usd": candidate.cost_usd,
-        "duration_ms": candidate.duration_ms,
-        "guideline_files": [str(path) for path in candidate.guideline_files],
-        **_common(candidate, config),
-    }
-
-
-def _common(candidate: Candidate, config: Json) -> dict[str, Any]:
-    return {
-        "file_changes": candidate.file_changes,
-        "workspace_path": None if candidate.workspace is None else str(candidate.workspace),
-        "config": config,
-        "test_id": candidate.test_id,
-        "metadata": candidate.metadata,
-    }
-
-
-def _messages(candidate: Candidate) -> list[Any] | None:
-    return None if candidate.output is None else list(candidate.output)
-
-
-def _summary(candidate: Candidate) -> dict[str, Any] | None:
-    if candidate.trace is None:
-        return None
-    summary = dict(candidate.trace)
-    summary["tool_calls"] = summary.get("tool_calls_by_name") or {}
-    return summary
-
-
-def encoded(payload: Json) -> bytes:
-    """JSON with an indentation of two spaces, which is what the contract says, and a line break."""
-    try:
-        return orjson.dumps(payload, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    except type_error:
-        return json.dumps(payload, indent=2, ensure_ascii=True).encode() + b"\n"
 
 
 def last_object(text: str) -> dict[str, Any] | None:
@@ -210,13 +144,85 @@ def said(value: Mapping[str, Any], who: str) -> dict[str, Any]:
     return found
 
 
+def replied(value: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """What a program or a function said, as ``said`` gives it, with ``verdict`` where it said whether the answer passes. Raises
+    GraderError."""
+    passed = value.get("pass") if isinstance(value.get("pass"), bool) else None
+    checks = _checks(value.get("checks"), who, needed=value.get("score") is None)
+    plain = dict(value)
+    if checks:
+        plain["assertions"] = [_assertion_of(check) for check in checks]
+    score = _score_without(value, checks, passed, who) if value.get("score") is None else None
+    if score is not None:
+        plain["score"] = score
+    if value.get("reasoning") is None and isinstance(value.get("reason"), str):
+        plain["reasoning"] = value["reason"]
+    found = said(plain, who)
+    return found if passed is None else {**found, "verdict": "pass" if passed else "fail"}
+
+
+def _checks(value: Any, who: str, *, needed: bool) -> list[dict[str, Any]]:
+    """Those that are of the right form. Raises GraderError for another one where the score is ``needed`` from them."""
+    found = [check for check in value if _is_check(check)] if isinstance(value, list) else []
+    if needed and isinstance(value, list) and len(found) < len(value):
+        wrong = next(check for check in value if not _is_check(check))
+        raise GraderError(f"{who}: a check must have a text and pass, true or false: {shown(wrong, _SHOWN)}")
+    return found
+
+
+def _is_check(check: Any) -> bool:
+    return isinstance(check, dict) and isinstance(check.get("text"), str) and isinstance(check.get("pass"), bool)
+
+
+def _assertion_of(check: Mapping[str, Any]) -> dict[str, Any]:
+    evidence = check.get("reason") if check.get("evidence") is None else check["evidence"]
+    return {"text": check["text"], "passed": check["pass"], "evidence": evidence}
+
+
+def _score_without(
+    value: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], passed: bool | None, who: str
+) -> float | None:
+    """The score of a reply that gives none; None where ``said`` finds it, or there is none."""
+    if checks:
+        scores = [float(check["pass"]) if check.get("score") is None else check["score"] for check in checks]
+        return sum(_score(score, value, who) for score in scores) / len(scores)
+    return None if passed is None or value.get("assertions") else float(passed)
+
+
+_BROKE = re.compile(r"(?:Evaluation|Assertion) failed: (.*)", re.DOTALL)
+"""What graders written with AgentV's SDKs say of what they could not do; they print it as a failed assertion, and a score of 0."""
+
+
+def breakdown_in(value: Mapping[str, Any]) -> str | None:
+    """Why a grader that is written with an SDK broke, if its reply says that it did."""
+    assertions = value.get("assertions")
+    parts = [value.get("reason"), *(each.get("text") for each in assertions or () if isinstance(each, Mapping))]
+    found = next((found for part in parts if isinstance(part, str) and (found := _BROKE.match(part))), None)
+    return None if found is None else _readable(found[1])
+
+
+def _readable(text: str) -> str:
+    """A message; the list of problems that zod gives as JSON as ``FIELD: PROBLEM; …``."""
+    try:
+        issues = loads_outside(text) if text.startswith("[") else None
+    except (ValueError, RecursionError):
+        issues = None
+    if isinstance(issues, list) and issues and all(isinstance(issue, Mapping) for issue in issues):
+        text = "; ".join(f"{_path(issue.get('path'))}: {issue.get('message')}" for issue in issues)
+    return cut(" ".join(text.split()), _TAIL)
+
+
+def _path(parts: Any) -> str:
+    return ".".join(map(str, parts)) if isinstance(parts, list) and parts else "input"
+
+
 def score_of(grader: Any, value: Mapping[str, Any], grading: Grading, *, usage: Usage = ZERO) -> Score:
     """The score of what ``said`` gave. ``grader``: anything with ``name`` and ``type``."""
     return Score(
         grader.name,
         grader.type,
         value["score"],
-        verdict_of(value["score"], grading.pass_limit),
+        value.get("verdict") or verdict_of(value["score"], grading.pass_limit),
         hits=tuple(value["hits"]),
         misses=tuple(value["misses"]),
         reasoning=value.get("reasoning"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Required, TypedDict
 
@@ -154,15 +154,23 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A model that graders may ask."""
+    """Whom graders may ask: a model, or a program or a function that answers as one does."""
 
     name: str
     model: ChatModel
     settings: ChatSettings
+    working: Callable[[str, Path | None], ChatModel] | None = None
+    """Of a program or function: the like at work on a test, of which it is given the id and the workspace; None for a model."""
+
+    def about(self, candidate: Candidate) -> Judge:
+        """The judge as it works on a candidate."""
+        if self.working is None:
+            return self
+        return replace(self, model=self.working(candidate.test_id, candidate.workspace))
 
 
 class Judges(Protocol):
-    """The models that graders may ask, made ready when one is first needed."""
+    """Those whom graders may ask, made ready when one is first needed."""
 
     async def judge(self, name: str | None) -> Judge:
         """The judge of that name; None: the test's own. Raises GraderError if there is none, or it can't be used."""

@@ -5,7 +5,7 @@ without a name are called.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from itertools import count
@@ -17,7 +17,7 @@ from manyhands.core.settings import shown
 from manyhands.core.text import closest, cut, suggestion
 from manyhands.graders.protocol import Grader
 from manyhands.io.keys import Entry, Notices, snake
-from manyhands.io.locations import Location
+from manyhands.io.locations import Location, UnknownKeys
 from manyhands.io.plugins import plugins
 
 PLUGINS = "manyhands.graders"
@@ -76,6 +76,9 @@ OBSOLETE = frozenset(("rubric",))
 JUDGED = ("llm_judge", "rubrics", "agent_judge", "trajectory:goal_success")
 """Kinds that ask a judge, whatever their settings."""
 
+PROGRAMS = ("code_judge", "code_grader")
+"""Kinds whose program may ask a judge: see ``judge_access``."""
+
 TRAJECTORY = "trajectory:"
 _NOT = "not_"
 
@@ -92,8 +95,12 @@ class Setup:
     """The files that are being included, the outermost first."""
     eval_folder: Path | None = None
     """The eval file's folder where ``folder`` is that of an included file."""
-    variables: Callable[[Json], Json] | None = None
-    """Puts the values of variables into what included files hold."""
+    reading: Callable[[Json, Location], Json] | None = None
+    """Makes of what an included file holds, and where, what is read: puts the values of variables in, for example."""
+    unknown: UnknownKeys | None = None
+    """Takes keys that mean nothing; without it they are refused."""
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Those that were given in Python, by what they are recorded as."""
 
     @property
     def home(self) -> Path:
@@ -174,6 +181,14 @@ def _nearest(word: str) -> str:
     """The kind of those with that first word that is most like it, as other programs write it."""
     several = [name for name in BUILTIN if name.startswith(TRAJECTORY)]
     return closest(word, several, cutoff=0)[0].replace("_", "-")
+
+
+def judge_access(entry: Mapping[str, Any]) -> Any:
+    """What an entry of ``PROGRAMS`` says about asking a judge: ``target``, or for a ``code_grader`` AgentV 5's word ``provider``, where it
+    is true or nothing but a number of calls. (Else it is a setting of the program's own.)"""
+    provider = entry.get("provider") if entry["type"] == "code_grader" else None
+    access = provider is True or (isinstance(provider, Mapping) and provider.keys() <= {"max_calls"})
+    return provider if access and entry.get("target") is None else entry.get("target")
 
 
 def spellings_of(name: str) -> list[str]:

@@ -20,8 +20,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps
 from manyhands.core.settings import shown
-from manyhands.core.text import suggestion
-from manyhands.io.locations import Findings, Location, Step
+from manyhands.core.text import closest, suggestion
+from manyhands.io.locations import Findings, Location, Step, UnknownKeys
 from manyhands.io.locations import Path as FieldPath
 
 Notices = Callable[[str], None]
@@ -29,7 +29,11 @@ Spellings = Mapping[FieldPath, str]
 """How keys are written, by the path of their present names."""
 EntryType = TypeVar("EntryType", bound="Entry")
 
+ASIDE = "x-"
+"""The beginning of keys that mean nothing to the program, for anchors and notes of a person."""
 _SPELLINGS = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*|[a-z][A-Za-z0-9]*")
+_NEAR = 0.8
+"""How much a key of a person's own is like a known one if that is likely to be meant."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -56,8 +60,10 @@ class Entry(BaseModel):
     """Whether keys of a person's own may stand beside those declared."""
     beyond: ClassVar[Mapping[str, str]] = {}
     """Keys of other versions of the format that are not supported, and what to do instead."""
-    aside: ClassVar[str | None] = None
-    """Keys that begin with this hold what a person wants to (anchors, for example) and mean nothing."""
+    idle: ClassVar[frozenset[str]] = frozenset()
+    """Keys of other versions of the format, in snake case, that may be there and change nothing; a note names them."""
+    aside: ClassVar[bool] = False
+    """Whether keys may hold what a person wants to (anchors, for example) if they begin with ``ASIDE``."""
 
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
@@ -113,21 +119,26 @@ def _keys(
 
 
 def respelled(
-    model: type[Entry], entry: Mapping[Any, Any], location: Location, notices: Notices, beside: Sequence[str] = ()
+    model: type[Entry],
+    entry: Mapping[Any, Any],
+    location: Location,
+    notices: Notices,
+    beside: Sequence[str] = (),
+    unknown: UnknownKeys | None = None,
 ) -> dict[str, Any]:
     """The entry with its declared keys as the class spells them, also in the objects within it; everything else untouched.
-    ``beside``: other keys that may have been meant by one that is unknown.
+    ``beside``: other keys that may have been meant by one that is unknown; ``unknown``: takes unknown keys, which are left out.
 
-    Raises UserError for a key that is unknown or given twice.
+    Raises UserError for a key that is given twice, or unknown if nothing takes it.
     """
 
-    def unknown(word: Any) -> str:
-        return _own(model, word, location, notices, beside)
+    def own(word: Any) -> str | None:
+        return _own(model, word, location, notices, beside, unknown)
 
     found: dict[str, Any] = {}
-    for key, word, value in _keys(model, entry, location, _refuse, notices, unknown, nulls=True):
+    for key, word, value in _keys(model, entry, location, _refuse, notices, own, nulls=True):
         inner = model.entries.get(key)
-        found[key] = value if inner is None else _within(inner, value, location.at(word), notices)
+        found[key] = value if inner is None else _within(inner, value, location.at(word), notices, unknown)
     return found
 
 
@@ -155,23 +166,36 @@ def _refuse(location: Location, message: str) -> NoReturn:
     raise location.error(message)
 
 
-def _own(model: type[Entry], word: Any, location: Location, notices: Notices, beside: Sequence[str]) -> str:
+def _own(
+    model: type[Entry],
+    word: Any,
+    location: Location,
+    notices: Notices,
+    beside: Sequence[str],
+    unknown: UnknownKeys | None,
+) -> str | None:
     known = [*model.key_names(), *beside, *model.spellings]
     if not model.open:
-        raise location.at(str(word)).error(f"unknown key{suggestion(str(word), known)}")
+        at, hint = location.at(str(word)), suggestion(str(word), known)
+        if _is_aside(str(word)):
+            return None
+        if unknown is None:
+            raise at.error(f"unknown key{hint}")
+        unknown.add(at, hint)
+        return None
     if not isinstance(word, str):
         raise location.error(f"the key {shown(word)} must be text")
-    near = suggestion(word, known)
+    near = closest(snake(word), known, cutoff=_NEAR)
     if near:
-        notices(location.at(word).says(f"taken as a setting of your own{near}"))
+        notices(location.at(word).says(f"taken as a setting of your own; did you mean {near[0]}?"))
     return word
 
 
-def _within(inner: type[Entry], value: Any, location: Location, notices: Notices) -> Any:
+def _within(inner: type[Entry], value: Any, location: Location, notices: Notices, unknown: UnknownKeys | None) -> Any:
     if isinstance(value, Mapping):
-        return respelled(inner, value, location, notices)
+        return respelled(inner, value, location, notices, unknown=unknown)
     if isinstance(value, (list, tuple)):
-        return [_within(inner, part, location.at(index), notices) for index, part in enumerate(value)]
+        return [_within(inner, part, location.at(index), notices, unknown) for index, part in enumerate(value)]
     return value
 
 
@@ -240,9 +264,14 @@ def collect(model: type[EntryType], value: Any, location: Location, findings: Fi
 
 
 def present(model: type[Entry], value: Any, location: Location, findings: Findings) -> Spelled | None:
-    """The mapping with its keys by their present names, also in the mappings within it. Unknown keys are left out, and ``findings`` names
-    them."""
+    """The mapping with its keys by their present names, also in the mappings within it and in lists of such. Unknown keys are left out,
+    and ``findings`` names them."""
     words: dict[FieldPath, str] = {}
+
+    def within(model: type[Entry], value: Any, location: Location, path: FieldPath) -> Any:
+        if isinstance(value, list):
+            return [within(model, part, location.at(number), (*path, number)) for number, part in enumerate(value)]
+        return spelled(model, value, location, path) if isinstance(value, Mapping) else value
 
     def spelled(model: type[Entry], value: Any, location: Location, path: FieldPath) -> dict[str, Any] | None:
         if not isinstance(value, Mapping):
@@ -257,7 +286,7 @@ def present(model: type[Entry], value: Any, location: Location, findings: Findin
             here = (*path, key)
             words[here] = word
             inner = model.entries.get(key)
-            found[key] = entry if inner is None else spelled(inner, entry, location.at(word), here)
+            found[key] = entry if inner is None else within(inner, entry, location.at(word), here)
         return found
 
     values = spelled(model, value, location, ())
@@ -291,13 +320,20 @@ def _at(location: Location, words: Spellings, keys: FieldPath) -> Location:
 
 
 def _tell_unknown(model: type[Entry], word: str, location: Location, findings: Findings) -> None:
-    if model.aside is not None and word.startswith(model.aside):
+    if model.aside and _is_aside(word):
+        return
+    if snake(word) in model.idle:
+        findings.idle_key(location)
         return
     instead = model.beyond.get(snake(word))
     if instead is not None:
         findings.problem(location, f"is not supported; {instead}")
     else:
-        findings.problem(location, f"unknown key{suggestion(word, [*model.key_names(), *model.spellings])}")
+        findings.unknown_key(location, suggestion(word, [*model.key_names(), *model.spellings]))
+
+
+def _is_aside(word: str) -> bool:
+    return word.startswith(ASIDE)
 
 
 def _tell(detail: Mapping[str, Any], location: Location, words: Spellings, findings: Findings) -> None:

@@ -7,6 +7,7 @@ import gc
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -16,6 +17,9 @@ MANY_FILES = 65536
 MAX_SWITCH_INTERVAL = 0.001
 """Seconds for which a thread runs while another one waits."""
 _Result = TypeVar("_Result")
+_lock = threading.Lock()
+_before: list[tuple[tuple[int, int, int], float, bool]] = []
+"""How the interpreter was set when each of the runs of this process began, and whether that froze what there was."""
 COLLECTION_THRESHOLDS = (50_000, 10, 10)
 """New objects until a search for garbage cycles, and searches of each generation until one of the next."""
 
@@ -78,13 +82,20 @@ def interpreter_settings() -> Iterator[None]:
     quarter of its CPU (measured) and find nothing. And threads take turns more often than by default: each statement of the
     journal's thread ends with a wait for its turn, and all items of the commit wait with it.
     """
-    thresholds, turn = gc.get_threshold(), sys.getswitchinterval()
-    gc.freeze()  # what there is already stays, and need not be searched either
-    gc.set_threshold(*COLLECTION_THRESHOLDS)
-    sys.setswitchinterval(min(turn, MAX_SWITCH_INTERVAL))
+    with _lock:  # a program may execute runs in several threads at once: the first one sets, the last one restores
+        freezes = not (_before or gc.get_freeze_count())
+        _before.append((gc.get_threshold(), sys.getswitchinterval(), freezes))
+        if freezes:
+            gc.freeze()  # what there is already stays, and need not be searched either
+        gc.set_threshold(*COLLECTION_THRESHOLDS)
+        sys.setswitchinterval(min(sys.getswitchinterval(), MAX_SWITCH_INTERVAL))
     try:
         yield
     finally:
-        sys.setswitchinterval(turn)
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
+        with _lock:
+            thresholds, turn, freezes = _before.pop()
+            if not _before:
+                sys.setswitchinterval(turn)
+                gc.set_threshold(*thresholds)
+            if freezes:
+                gc.unfreeze()

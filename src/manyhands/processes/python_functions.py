@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -28,7 +28,7 @@ from hashlib import blake2b
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -36,6 +36,9 @@ from manyhands.core.errors import UserError
 from manyhands.core.redaction import describe
 
 Function = Callable[..., Any]
+LAMBDA, CALLABLE = "lambda", "callable"
+"""What stands for the module of a function without a name of its own; behind it is its place among what was given."""
+NOT_IMPORTABLE = (LAMBDA, CALLABLE, "__main__")
 MAX_IDLE = 64
 """Threads that are kept for further calls."""
 PATIENCE = 0.005
@@ -48,15 +51,27 @@ _aside: list[_LoopAside] = []
 _threads: WeakKeyDictionary[asyncio.AbstractEventLoop, FreeThreads] = WeakKeyDictionary()
 
 
-def load_function(written: str, folder: Path, refusal: Callable[[str], UserError]) -> Function:
+def load_function(
+    written: str,
+    folder: Path,
+    refusal: Callable[[str], UserError],
+    given: Mapping[str, Function] = MappingProxyType({}),
+) -> Function:
     """The function that ``module:function`` or ``path/file.py:function`` names; names with dots reach into classes.
 
-    ``folder``: where modules are looked for first, and where paths start; ``refusal``: makes the error of what is wrong. Raises it if
-    there is no such function, or its module can't be imported. A file that has not changed is loaded once.
+    ``folder``: where modules are looked for first, and where paths start; ``refusal``: makes the error of what is wrong; ``given``:
+    functions of the program that calls this one, by what they are recorded as. Raises the error if there is no such function, or its
+    module can't be imported. A file that has not changed is loaded once.
     """
+    if written in given:
+        return given[written]
     source, _, name = written.rpartition(":")
     if not source or not name:
         raise refusal(f"must be module:function or path/file.py:function, not {written!r}")
+    if source in NOT_IMPORTABLE:
+        raise refusal(
+            f"{written} is a function of the program that made the run, which has to be the one that continues it"
+        )
     found: Any = _module(source, folder.absolute(), refusal)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -66,6 +81,20 @@ def load_function(written: str, folder: Path, refusal: Callable[[str], UserError
         raise refusal(f"{written} is not a function")
     function: Function = found
     return function
+
+
+def with_arguments(written: str) -> tuple[str, tuple[str, ...] | None]:
+    """The parts of ``module:function(name, name)``: the function, and what it gets one by one; None without them, for all in one object.
+
+    Raises ValueError for what is written otherwise.
+    """
+    name, bracket, rest = written.partition("(")
+    if not bracket:
+        return written, None
+    arguments = tuple(each.strip() for each in rest.removesuffix(")").split(","))
+    if not rest.endswith(")") or not all(each.isidentifier() for each in arguments):
+        raise ValueError(f"must be module:function(name, …), not {written!r}")
+    return name.strip(), arguments
 
 
 def load_module(source: str, folder: Path, refusal: Callable[[str], UserError], *, fresh: bool = False) -> ModuleType:

@@ -37,6 +37,8 @@ INSTEAD = "have the command read it from standard input, or from {prompt_file}"
 SHELL = ("/bin/sh", "-c")
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(?P<upper>[A-Z][A-Z0-9_]*)\}|\{(?P<lower>[a-z][a-z0-9_]*)\}")
 """``${NAME}`` is the shell's own; no variable is written in lower-case letters."""
+NOT_ON_PATH = " on the path"
+"""What a message ends with that names a program which this machine lacks, or its path."""
 _SECONDS = 10.0
 _WORKED_OUT = re.compile(r"""[|&;()<>$`\\*?\[\]{}#~=!\n\r]""")
 """What a shell, or a target's placeholders, may make something else of."""
@@ -256,7 +258,7 @@ def _missing_program(word: str, folder: Path, path: str, line: bool) -> str | No
     if program_path(word, folder, {"PATH": path}) is not None or (line and "/" not in word and _knows(word, path)):
         return None
     if "/" not in word:
-        return f"there is no program {word} on the path"
+        return f"there is no program {word}{NOT_ON_PATH}"
     found = folder / word
     return f"{found} can't be executed" if found.is_file() else f"there is no program {found}"
 

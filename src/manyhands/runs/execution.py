@@ -244,6 +244,8 @@ class _Session:
             store.reopen_items(
                 [each.number for each in outlines if each.state == ItemState.CANCELLED], "the run was resumed"
             )
+        if opened.rerun:
+            store.reopen_items(opened.rerun, opened.rerun_for, fresh=True)
         remove_asides(store.folder)
         if written := repair(store, self._workload, self._notice, rebuild=rewrite):
             self._notice(f"{written} output lines were written again from the journal")

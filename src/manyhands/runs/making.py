@@ -47,6 +47,10 @@ class Opened(Generic[WorkloadT]):
     """Failed items are executed again."""
     retry_cancelled: bool = False
     """Items that a person cancelled are executed again."""
+    rerun: tuple[int, ...] = ()
+    """The numbers of ended items that are executed again from nothing; what they had come to is kept."""
+    rerun_for: str = ""
+    """Why they are."""
     judge_again: tuple[str, ...] = ()
     """Items discarded for these reasons are judged again, which replays what is recorded of them."""
 

@@ -120,6 +120,9 @@ def _lines(comparison: Comparison) -> list[str]:
         f"{comparison.threshold:g} or more)"
     ]
     lines += [_detectable(comparison)]
+    if any(comparison.rerolled):
+        base, candidate = comparison.rerolled
+        lines += [f"scores that are no first tries (re-rolled): {base:,} in BASE, {candidate:,} in CANDIDATE"]
     return [*lines, *_largest(comparison, LOSS), *_largest(comparison, WIN), *_unmatched(comparison)]
 
 

@@ -117,7 +117,7 @@ def execute_session(session: Opened[EvalsWorkload]) -> int:
 
 def _print_head(session: Opened[EvalsWorkload]) -> None:
     prepared = session.workload.prepared
-    for file in prepared.files:
+    for file in (file for file in prepared.files if file.tests):
         targets = ", ".join(f"{target.name} ({target.kind})" for target in file.targets)
         simulated = " — answers are made up" if all(target.facts.simulated for target in file.targets) else ""
         out().print_line(

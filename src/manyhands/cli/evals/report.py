@@ -113,7 +113,8 @@ class _Naming:
 def _test_line(result: TestResult, naming: _Naming) -> str:
     status, score = result.status, result.score
     mark = {PASSED: "✓", FAILED: "✗", SKIPPED: "-", UNGRADED: "-", INVALID: "-"}.get(status, "!")
-    label = "" if result.simulated_label is None else f" ({result.simulated_label})"
+    labels = [text for text in (result.simulated_label, result.reroll_label) if text is not None]
+    label = f" ({'; '.join(labels)})" if labels else ""
     if score is not None:
         said = [f"{score:.3f}", *(result.misses[:1] if status == FAILED else [])]
     elif status == GRADER_ERROR:

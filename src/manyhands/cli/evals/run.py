@@ -6,12 +6,16 @@ executes an evaluation is imported when one is executed, because ``--help`` must
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from manyhands.cli.main import imported, load_command
 from manyhands.cli.options import CommandLine, UsageError, help_text, make, parse
+from manyhands.core.settings import FALSE_WORDS, TRUE_WORDS
 from manyhands.core.text import json_text
+from manyhands.runs.folders import is_made
 from manyhands.workloads.evals.settings import EvalSpec
 
 PROGRAM = "manyhands eval"
@@ -38,18 +42,58 @@ def run(argv: list[str]) -> int:
         return load_command(COMMANDS[argv[0]])(argv[1:])
     if argv and argv[0].partition("=")[0] == "--schema":
         return _print_schema(argv)
-    line = parse(EvalSpec, present_names(argv), PROGRAM, positional="eval_files", repeated=REPEATED)
+    line = parse(
+        EvalSpec,
+        present_names(with_retried_run(_without_run(argv))),
+        PROGRAM,
+        positional="eval_files",
+        repeated=REPEATED,
+    )
     if line.help:
         print(help_text(EvalSpec, USAGE, DESCRIPTION, positional="eval_files"))
         return 0
-    code: int = imported("manyhands.cli.evals.executing").execute_eval(make(EvalSpec, given_values(line), PROGRAM))
+    values = given_values(line)
+    code: int = imported("manyhands.cli.evals.executing").execute_eval(make(EvalSpec, values, PROGRAM))
     return code
 
 
 def given_values(line: CommandLine) -> dict[str, Any]:
-    """What was typed, with all values of what was given several times."""
+    """What was typed, with all values of what was given several times. Raises UsageError for a folder that can't be the run's."""
     lists = {name: ",".join(values) if name in _WORDS else values for name, values in line.lists.items() if values}
-    return {**line.values, **lists}
+    values = {**line.values, **lists}
+    folders = [path for path in values.get("output", ()) if _is_folder(path)]
+    if not folders:
+        return values
+    if len(folders) > 1:
+        raise UsageError("--output names two folders; the folder of a run is one")
+    files = [path for path in values["output"] if path not in folders]
+    kept = {name: value for name, value in values.items() if name != "output"}
+    return {**kept, **({"output": files} if files else {}), **_run_in(folders[0], values, "--output=FOLDER")}
+
+
+def _run_in(folder: str, values: Mapping[str, Any], option: str) -> dict[str, str]:
+    """The settings of a run in a folder."""
+    given = next((name for name in ("run_name", "data_dir") if values.get(name)), None)
+    if given is not None:
+        raise UsageError(f"{option} says where the run is; leave --{given} out (see {PROGRAM} --help)")
+    path = Path(folder)
+    return {"data_dir": str(path.parent), "run_name": path.name}
+
+
+def _is_folder(path: str) -> bool:
+    """Whether a value of ``--output`` is the folder of the run, as in AgentV, and not a file for results."""
+    return not Path(path).suffix or path.endswith("/")
+
+
+def _without_run(argv: Sequence[str]) -> list[str]:
+    """The words of a command line without AgentV's ``run`` before the files. Raises UsageError if that is also a file here."""
+    if not argv or argv[0] != RUN:
+        return list(argv)
+    if os.path.exists(RUN):
+        raise UsageError(
+            f"`run` may be the file of that name, or AgentV's word for {PROGRAM}: write ./run, or leave it out"
+        )
+    return list(argv[1:])
 
 
 def _print_schema(argv: list[str]) -> int:
@@ -64,15 +108,54 @@ def _print_schema(argv: list[str]) -> int:
     return 0
 
 
-ALIASES = {"-o": "--output", "--eval-id": "--test_id", "--eval_id": "--test_id"}
-"""Names of options in AgentV."""
+RUN = "run"
+"""AgentV's word for an evaluation."""
+RETRIED = "retry_errors"
+ALIASES = {
+    "-o": "--output",
+    "--eval_id": "--test_id",
+    "--budget_usd": "--max_cost",
+    "--transcript": "--from_output",
+    "--providers": "--targets",
+    "--provider": "--target",
+}
+"""Names of options in AgentV, with underscores."""
+CACHE_PATH = "--cache_path"
 
 
 def present_names(argv: Sequence[str]) -> list[str]:
     """The words of a command line with today's names of options."""
-    return [_present(word) for word in argv]
+    words: list[str] = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
+        if name == CACHE_PATH:  # which turns the cache on, too
+            words += ["--cache", f"--cache_dir{equals}{value}"]
+        else:
+            words.append(f"{ALIASES[name]}{equals}{value}" if name in ALIASES else word)
+    return words
 
 
-def _present(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return f"{ALIASES.get(name, name)}{equals}{value}"
+def with_retried_run(argv: Sequence[str]) -> list[str]:
+    """The words with the run that AgentV's ``--retry-errors`` names, as ``--output`` of a run to go on with."""
+    words = list(argv)
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.replace("-", "_") != f"__{RETRIED}" or value in TRUE_WORDS | FALSE_WORDS - {""}:
+            continue
+        following = "".join(words[index + 1 : index + 2])
+        named = value if equals else following
+        if _is_made(named):
+            rest = words[index + (1 if equals else 2) :]
+            return [*words[:index], "--resume", "--retry_errors", f"--output={_folder_of(named)}", *rest]
+    return words
+
+
+def _folder_of(named: str) -> str:
+    """The folder of a run that is named by it, or by a file in it."""
+    return named if os.path.isdir(named) else os.path.dirname(named) or "."
+
+
+def _is_made(named: str) -> bool:
+    """Whether a word names an existing run, or a file of one."""
+    return bool(named) and os.path.exists(named) and is_made(Path(_folder_of(named)))

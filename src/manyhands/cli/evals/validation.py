@@ -8,6 +8,7 @@ from manyhands.cli.console import err, notice, out
 from manyhands.cli.plain import parser, shown_path
 from manyhands.core.text import counted, printable
 from manyhands.runs.exit_codes import ExitCode
+from manyhands.workloads.evals.evalfile.formats import FORMATS
 from manyhands.workloads.evals.validation import Report as Validity
 from manyhands.workloads.evals.validation import validate
 
@@ -24,10 +25,14 @@ def validate_files(argv: list[str]) -> int:
     options.add_argument("--targets", metavar="FILE", help="as for manyhands eval")
     options.add_argument("--judge_target", "--judge-target", metavar="NAME", help="as for manyhands eval")
     options.add_argument("--target", metavar="NAME", action="append", help="as for manyhands eval")
+    options.add_argument("--format", choices=FORMATS, help="as for manyhands eval")
     for name in ("allow_ungraded", "skip_invalid"):
         options.add_argument(
             f"--{name}", f"--{name.replace('_', '-')}", action="store_true", help="as for manyhands eval"
         )
+    options.add_argument(
+        "--strict", action="store_true", help="refuse keys that mean nothing, which are noted otherwise"
+    )
     given = vars(options.parse_args(argv))
     paths = given.pop("paths")
     reports = validate(paths, {name: value for name, value in given.items() if value}, environ=os.environ)

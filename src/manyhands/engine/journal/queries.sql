@@ -179,6 +179,12 @@ SELECT at, given_by, command, details FROM orders ORDER BY id DESC LIMIT ?;
 -- name: earlier_outcomes
 SELECT attempt, state, coalesce(reason, cause), message, record, finished_at, reopened_at FROM earlier_outcomes WHERE item = ? ORDER BY id;
 
+-- name: all_earlier_outcomes
+-- of every item that was executed again on request, in order; why: that of the request, where the attempt was given up for it
+SELECT item, e.attempt, state, reason, cause, message, record, finished_at,
+    (SELECT a.reason FROM attempts AS a WHERE a.item = e.item AND a.attempt = e.attempt AND a.ended_at = e.reopened_at)
+FROM earlier_outcomes AS e ORDER BY item, id;
+
 -- name: outlines
 SELECT number, key, state, reason, cause, position FROM items WHERE position > ? ORDER BY position LIMIT ?;
 

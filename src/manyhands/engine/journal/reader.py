@@ -18,7 +18,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, line, loads, without_surrogates
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import ZERO, Usage
-from manyhands.engine.contract import FinishedItem, Item, ItemResult, ItemRow, RecordedStep
+from manyhands.engine.contract import FinishedItem, Item, ItemResult, ItemRow, RecordedStep, ReplacedOutcome
 from manyhands.engine.journal.database import connect, is_current, queries, storage_errors
 from manyhands.engine.journal.records import Claimed, DamagedBlob, RecordedOutput, unpack
 
@@ -210,6 +210,16 @@ class JournalReader:
         return [
             EarlierOutcome(attempt, state, why, message, unpack(record) if record else None, finished, reopened)
             for attempt, state, why, message, record, finished, reopened in rows
+        ]
+
+    def replaced_outcomes(self) -> list[ReplacedOutcome]:
+        """The same of all items, those of each in order."""
+        rows = self._all("all_earlier_outcomes")
+        return [
+            ReplacedOutcome(
+                item, attempt, ItemState(state), reason, cause, message, unpack(record) if record else None, *rest
+            )
+            for item, attempt, state, reason, cause, message, record, *rest in rows
         ]
 
     def orders(self, limit: int) -> list[RecordedOrder]:

@@ -1,9 +1,9 @@
 """``agent_judge``: a judge that looks for itself.
 
-It works in a loop with tools that read the workspace's files, and ends with a score, or with ``rubrics`` point by point. With ``target``
-a named model judges, which may do so without a workspace too, and then has no tools. A last message that can't be read is requested
-again. All model and tool calls are steps. The tools read only, and nothing outside the workspace: they go by open folders and follow
-no link.
+It works in a loop with tools that read the workspace's files, and ends with a score, or with ``rubrics`` point by point. A judge that is
+an agent's program works in the workspace with its own tools instead. With ``target`` a named model judges, which may do so without a
+workspace too, and then has no tools. A last message that can't be read is requested again. All model and tool calls are steps. The tools
+read only, and nothing outside the workspace: they go by open folders and follow no link.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ _LOOK = (
     "The files that the answer is about are in a workspace. Look at them with the tools on offer before you judge, and believe the "
     "files rather than what the answer says about them."
 )
+_LOOK_ALONE = (
+    "The files that the answer is about are in the folder in which you work. Look at them before you judge, change nothing, and believe "
+    "the files rather than what the answer says about them."
+)
 
 
 class AgentJudgeEntry(Entry):
@@ -92,7 +96,7 @@ ENTRY = AgentJudgeEntry
 def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError for a prompt file that can't be read, and for points as ``rubrics`` does."""
     settings = read(AgentJudgeEntry, entry, location)
-    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, location, setup.notices)
+    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, location, setup)
     points = None if rubrics is None else Points.of(rubrics, at)
     return AgentJudge(
         entry["name"],
@@ -132,17 +136,18 @@ class AgentJudge:
             raise GraderError("there is no workspace to look at; give the target one, or name a target here")
         if workspace is not None and (workspace.is_symlink() or not workspace.is_dir()):
             raise GraderError(f"the workspace {workspace} is gone")
-        judge = await grading.judges.judge(self.target)
+        judge = (await grading.judges.judge(self.target)).about(candidate)
         judge = replace(judge, settings=replace(judge.settings, temperature=self.temperature))
-        text = await self._prompt(candidate, grading)
+        text = await self._prompt(candidate, grading, tools=judge.working is None)
         reply = await self._reply(grading.context, judge, text, workspace)
         if self.points is not None:
             return self.points.score(self, reply, grading)
         return score_given(self, reply, grading)
 
-    async def _prompt(self, candidate: Candidate, grading: Grading) -> str:
+    async def _prompt(self, candidate: Candidate, grading: Grading, *, tools: bool) -> str:
+        """``tools``: whether the judge gets ours to look with."""
         own = await self.prompt.rendered(self, candidate, grading, self.folder)
-        look = f"{_LOOK}\n\n" if candidate.workspace is not None else ""
+        look = f"{_LOOK if tools else _LOOK_ALONE}\n\n" if candidate.workspace is not None else ""
         if self.points is None:
             return f"{look}{own or default_prompt(candidate)}\n\n{SCORE_REPLY}"
         listed = f"[[ ## points ## ]]\n{self.points.listed()}"
@@ -152,7 +157,7 @@ class AgentJudge:
     async def _reply(self, context: Context, judge: Judge, text: str, workspace: Path | None) -> Reply:
         shape = SCORE if self.points is None else self.points.shape()
         last = None if self.points is None else self.points.partial()
-        if workspace is None:
+        if workspace is None or judge.working is not None:  # which has means of its own to look
             messages: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
             return await ask(context, judge, messages, shape, last=last)
         result = await self._looked(context, judge, text, workspace, shape)

@@ -29,8 +29,9 @@ from manyhands.core.messages import Message
 from manyhands.core.settings import shown
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Context, Effect
-from manyhands.graders.contract import GRADE, encoded, environment_of, folder_of, how_it_ended, payload_of, score_of
+from manyhands.graders.contract import GRADE, environment_of, folder_of, how_it_ended, score_of
 from manyhands.graders.json_values import json_in
+from manyhands.graders.payloads import FIRST, LATER, encoded, handed, identifying, uses_sdk
 from manyhands.graders.protocol import Candidate, Grading, Judge, Score
 from manyhands.io.locations import Location
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
@@ -197,7 +198,7 @@ def _again(problem: str) -> str:
 # --- What judges are given
 
 SHOW_THE_ANSWER = ("answer", "output", "output_text", "expected_output")
-"""Variables of which a prompt file must hold one."""
+"""Variables of which a prompt file must hold one, if it holds any."""
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _FILE = re.compile(r"[^\s{}]+\.(md|txt|prompt|j2|jinja|tmpl)")
 """What is meant as the name of a file, whether there is one or not."""
@@ -221,30 +222,33 @@ class Prompt:
     """The program that prints it."""
     config: Json = None
     """What that program gets."""
+    contract: str = FIRST
+    """What else it gets (``graders.payloads``)."""
 
     async def rendered(self, grader: Any, candidate: Candidate, grading: Grading, folder: Path) -> str | None:
         """The prompt for a candidate, None if it is ours. A program's run is a step. Raises GraderError."""
         if self.script is not None:
             return await self._printed(grader, candidate, grading, folder)
-        return None if self.text is None else filled(self.text, candidate)
+        if self.text is None or _VARIABLE.search(self.text):
+            return None if self.text is None else filled(self.text, candidate)
+        # A text without variables says what is good: it counts instead of the test's criteria, and what is judged follows it.
+        return f"{self.text}\n\n{sections(candidate, leave_out=('criteria',))}"
 
     async def _printed(self, grader: Any, candidate: Candidate, grading: Grading, folder: Path) -> str:
-        payload = encoded(payload_of(candidate, grader.type, self.config))
+        known = encoded(identifying(candidate, grader.type, self.config))
         script = self.script or ""
         request = {
             "grader": grader.name,
             "prompt": script if isinstance(script, str) else list(script),
-            "payload": digest("payload", payload.decode("utf-8", "replace")).hex(),
+            "payload": digest("payload", known.decode("utf-8", "replace")).hex(),
         }
 
         async def effect() -> Effect:
-            result = await grading.scripts.run(
-                script,
-                payload,
-                folder=folder_of(candidate, folder),
-                seconds=grading.seconds,
-                environment=environment_of(candidate),
-            )
+            command, cwd = self._command(candidate, folder)
+            with handed(candidate, self.contract, self.config, {"answer": candidate.answer}) as payload:
+                result = await grading.scripts.run(
+                    command, payload, folder=cwd, seconds=grading.seconds, environment=environment_of(candidate)
+                )
             text = result.stdout.decode("utf-8", "replace").strip()
             if result.exit_code != 0 or not text:
                 besides = "" if text else " and printed nothing"
@@ -254,35 +258,48 @@ class Prompt:
         printed: dict[str, str] = await grading.context.step(GRADE, request, effect)
         return printed["prompt"]
 
+    def _command(self, candidate: Candidate, folder: Path) -> tuple[str | Sequence[str], Path]:
+        """The program and where it is run: by the later contract in its own file's folder, if its last word names one."""
+        base, script = folder_of(candidate, folder), self.script or ""
+        if self.contract == LATER and not isinstance(script, str) and (base / script[-1]).is_file():
+            path = (base / script[-1]).absolute()
+            return [*script[:-1], str(path)], path.parent
+        return script, base
+
 
 def prompt_of(value: Any, location: Location, folder: Path) -> Prompt:
     """The prompt that an entry names: a text, the path of a file, or a mapping with ``script`` and ``config``. Raises UserError."""
     if value is None:
         return Prompt()
     if isinstance(value, Mapping):
-        return _program(value, location)
+        return _program(value, location, folder)
     if not isinstance(value, str) or not value.strip():
         raise location.error("must be a text, the path of a file, or a mapping with script")
     text = _file_text(value, location, folder)
     if text is None:
         return Prompt(value)
-    if not any(name in SHOW_THE_ANSWER for name in _VARIABLE.findall(text)):
+    names = _VARIABLE.findall(text)
+    if names and not any(name in SHOW_THE_ANSWER for name in names):
         raise location.error(
             f"{value} shows the judge no answer: it must hold {{{{answer}}}} or {{{{expected_output}}}}"
         )
     return Prompt(text)
 
 
-def _program(value: Mapping[str, Any], location: Location) -> Prompt:
+def _program(value: Mapping[str, Any], location: Location, folder: Path) -> Prompt:
+    """``command`` is AgentV 4.42's word, whose programs get the later contract; so do those that are written with its SDK."""
     words = value.get("script", value.get("command"))
     for name in value:
         if name not in ("script", "command", "config"):
             raise location.at(str(name)).error("unknown key")
+    contract = LATER if "script" not in value else FIRST
     if isinstance(words, str) and words.strip():
-        return Prompt(script=words, config=value.get("config"))
+        return Prompt(script=words, config=value.get("config"), contract=contract)
     if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
         raise location.at("script").error("must be a line for sh, or a list of a program and its arguments")
-    return Prompt(script=tuple(words), config=value.get("config"))
+    if uses_sdk(folder / words[-1]):
+        contract = LATER
+    return Prompt(script=tuple(words), config=value.get("config"), contract=contract)
 
 
 def _file_text(value: str, location: Location, folder: Path) -> str | None:

@@ -75,7 +75,7 @@ class GoalSuccess:
         steps = steps_of(candidate)
         if steps is None:
             return found(self, 0.0, misses=("no data about tool calls",))
-        judge = await grading.judges.judge(self.target)
+        judge = (await grading.judges.judge(self.target)).about(candidate)
         shown = sections(
             candidate, ("goal", self.goal), ("steps", _listed(steps)), leave_out=("criteria", "reference_answer")
         )

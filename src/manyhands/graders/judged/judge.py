@@ -82,8 +82,8 @@ def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
         for word in own:
             setup.notices(location.at(word).says("has no effect, as only a prompt that is a program gets it"))
     elif prompt.config is None:
-        prompt = Prompt(script=prompt.script, config=own or None)
-    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, location, setup.notices)
+        prompt = replace(prompt, config=own or None)
+    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, location, setup)
     if rubrics is not None:
         return rubrics_of(entry, rubrics, at, settings.target, prompt, setup.folder)
     return LlmJudge(entry["name"], entry["type"], prompt, settings.target, setup.folder, criteria_in(settings.value))
@@ -105,7 +105,7 @@ class LlmJudge:
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         if self.criteria is not None:
             candidate = replace(candidate, criteria=self.criteria)
-        judge = await grading.judges.judge(self.target)
+        judge = (await grading.judges.judge(self.target)).about(candidate)
         text = await self.prompt.rendered(self, candidate, grading, self.folder)
         reply = await ask(grading.context, judge, score_messages(text or default_prompt(candidate)), SCORE)
         return score_given(self, reply, grading)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
 from manyhands.core.settings import Flag, OptionalText, Text, number, optional_number
 from manyhands.core.statistics import exact
-from manyhands.io.keys import Entry, Notices, key, read, respelled, share_of_one
+from manyhands.graders.registry import Setup
+from manyhands.io.keys import Entry, key, read, respelled, share_of_one
 from manyhands.io.locations import Location
 
 MAX_WEIGHT = 10.0
@@ -87,6 +88,11 @@ class RubricItem(Entry):
         "criteria": "outcome",
     }
     id: Text | None = key(None, "What results call it; rubric-1 and so on by default.")
+    operator: Literal["correctness", "contradiction"] | None = key(
+        None,
+        "How the answer is held against the outcome: `correctness` (it must say or do it), or `contradiction` (it must say nothing that "
+        "contradicts it, and need not mention it).",
+    )
     outcome: OptionalText = key(None, "What the answer must be or do.")
     weight: Annotated[float, number(minimum=0)] = key(1.0, "How much it counts, 0 or more.")
     required: Flag | None = key(
@@ -110,13 +116,14 @@ class RubricItem(Entry):
 RubricList = Annotated[tuple[RubricItem, ...], BeforeValidator(_items)]
 
 
-def points_of(values: Sequence[Any], location: Location, notices: Notices) -> tuple[RubricItem, ...]:
+def points_of(values: Sequence[Any], location: Location, setup: Setup) -> tuple[RubricItem, ...]:
     """The points of a list that stands elsewhere than under ``criteria``. Raises UserError."""
     parts = [(_item(value), location.at(index)) for index, value in enumerate(values)]
     for part, at in parts:
         if not isinstance(part, Mapping):
             raise at.error("must be a text or a mapping")
-    return tuple(read(RubricItem, respelled(RubricItem, part, at, notices), at) for part, at in parts)
+    spelled = (respelled(RubricItem, part, at, setup.notices, unknown=setup.unknown) for part, at in parts)
+    return tuple(read(RubricItem, part, at) for part, (_, at) in zip(spelled, parts, strict=True))
 
 
 def _filled_value(value: Any) -> Any:
@@ -134,14 +141,14 @@ RubricValue = Annotated[
 
 
 def rubrics_or_value(
-    rubrics: tuple[RubricItem, ...] | None, value: Any, location: Location, notices: Notices
+    rubrics: tuple[RubricItem, ...] | None, value: Any, location: Location, setup: Setup
 ) -> tuple[tuple[RubricItem, ...] | None, Location]:
     """The points of an entry, None if it has none, and where they stand. Raises UserError if it has them under both keys."""
     if not isinstance(value, (list, tuple)):
         return rubrics, location.at("rubrics")
     if rubrics is not None:
         raise location.at("value").error("gives points, which rubrics does too")
-    return points_of(value, location.at("value"), notices), location.at("value")
+    return points_of(value, location.at("value"), setup), location.at("value")
 
 
 def criteria_in(value: Any) -> str | None:

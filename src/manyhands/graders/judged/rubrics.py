@@ -1,7 +1,8 @@
 """``rubrics``: points that a judge answers one by one.
 
 Each point is a text, or a mapping with ``id``, ``outcome``, ``weight``, ``required``, ``min_score``, ``required_min_score`` and
-``score_ranges``. If no point has score ranges or a minimum, the judge says of each whether it is satisfied:
+``score_ranges``, and ``operator``, which the judge is told: ``correctness`` (the answer must say or do it) or ``contradiction`` (it must
+not contradict it). If no point has score ranges or a minimum, the judge says of each whether it is satisfied:
 
     score = Σ(weight of satisfied points) ÷ Σ(weight of answered points)
 
@@ -40,6 +41,16 @@ _RANGES_TASK = (
     "Give the answer a whole number from 0 to 10 for each point below. Where a point says what its numbers mean, keep to that. Judge "
     "every point by itself."
 )
+_OPERATORS = {
+    "correctness": (
+        "A point with the operator correctness is satisfied only if the answer itself says or does what the point states: an answer that "
+        "leaves it out, or contradicts it, does not satisfy it."
+    ),
+    "contradiction": (
+        "A point with the operator contradiction states a fact that the answer must not contradict: it is satisfied unless the answer "
+        "claims something that is incompatible with it, and an answer that does not mention it satisfies it."
+    ),
+}
 _CHECKLIST_REPLY = (
     'Reply with one JSON object: {"checks": {"ID OF THE POINT": {"satisfied": true or false, "reasoning": "one sentence"}, and so on '
     'for every point}, "overall_reasoning": "one or two sentences"}'
@@ -87,9 +98,12 @@ class Point:
     minimum: float | None
     """The points that it must get, None if it need not."""
     ranges: tuple[Range, ...]
+    operator: str | None = None
+    """``correctness`` or ``contradiction``, if it says how the answer is held against it."""
 
     def __str__(self) -> str:
-        lines = [f"- {self.id}: {self.outcome}".rstrip(": ")]
+        by = "" if self.operator is None else f" (operator: {self.operator})"
+        lines = [f"- {self.id}{by}: {self.outcome}".rstrip(": ")]
         lines += [f"    {low:g} to {high:g}: {text}" for low, high, text in self.ranges]
         return "\n".join(lines)
 
@@ -124,7 +138,8 @@ class Points:
 
     @property
     def task(self) -> str:
-        return _RANGES_TASK if self.ranged else _CHECKLIST_TASK
+        named = dict.fromkeys(point.operator for point in self.points if point.operator is not None)
+        return " ".join((_RANGES_TASK if self.ranged else _CHECKLIST_TASK, *(_OPERATORS[each] for each in named)))
 
     @property
     def reply(self) -> str:
@@ -233,7 +248,7 @@ class Rubrics:
     folder: Path
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
-        judge = await grading.judges.judge(self.target)
+        judge = (await grading.judges.judge(self.target)).about(candidate)
         own = await self.prompt.rendered(self, candidate, grading, self.folder)
         return self.points.score(
             self,
@@ -277,6 +292,7 @@ def _point(name: str, item: RubricItem, location: Location, ranged: bool) -> Poi
         item.required is not False and not item.score_ranges,
         minimum,
         tuple(item.score_ranges),
+        item.operator,
     )
 
 

@@ -1,9 +1,9 @@
 """``code_judge`` and ``code_grader``: a program of the person's own that judges.
 
-It gets a JSON object on standard input and prints one on standard output (see ``graders.contract``); other lines may stand before it.
-What goes wrong with the program is an error of the grader, never a score: another exit code than 0, whatever it had printed by then, a
-signal, no object, an object with wrong types, the time limit, a program that can't be started. A program may end without reading its
-input.
+It gets a JSON object on standard input (see ``graders.payloads``) and prints one on standard output (see ``graders.contract``); other lines
+may stand before it. What goes wrong with the program is an error of the grader, never a score: another exit code than 0, whatever it had
+printed by then, a signal, no object, an object with wrong types, the time limit, a program that can't be started. A program may end
+without reading its input.
 
 A ``code_grader`` (also written ``script`` or ``command``) may print plain text, or nothing, instead of an object: its exit code is then the
 score, 1 for 0 and 0 for others, as long as it wrote nothing to standard error. Text is not plain if it says within a line what the
@@ -38,20 +38,19 @@ from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Context, Effect
 from manyhands.graders.contract import (
     GRADE,
-    LATER,
     MAX_CHARACTERS,
-    encoded,
+    breakdown_in,
     environment_of,
     folder_of,
     last_object,
-    payload_of,
-    said,
+    replied,
     score_of,
     with_stderr,
 )
 from manyhands.graders.judged.asking import complete
+from manyhands.graders.payloads import FIRST, LATER, encoded, handed, identifying
 from manyhands.graders.protocol import Candidate, Grader, Grading, Judge, Judges, Score
-from manyhands.graders.registry import Setup
+from manyhands.graders.registry import Setup, judge_access
 from manyhands.io.keys import Entry, key, own_keys, read
 from manyhands.io.locations import Location
 from manyhands.models.protocol import ChatRequest
@@ -96,14 +95,33 @@ class CodeEntry(Entry):
     )
 
 
-ENTRY = CodeEntry
+class LaterEntry(CodeEntry):
+    """Settings of ``code_grader``."""
+
+    provider: Any = key(
+        None, "AgentV 5's word for target: true, or max_calls. Anything else goes to the program as a key of your own."
+    )
+
+
+ENTRIES = {FIRST: CodeEntry, LATER: LaterEntry}
 
 
 def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError if there is no program."""
-    settings = read(CodeEntry, entry, location)
-    config = own_keys(CodeEntry, entry) or None
-    return CodeJudge(entry["name"], entry["type"], settings.script, settings.cwd, setup.folder, config, settings.target)
+    kind: str = entry["type"]
+    settings = read(ENTRIES[kind], entry, location)
+    config, access = own_keys(CodeEntry, entry), judge_access(entry)
+    calls = settings.target
+    if access is not entry.get("target"):
+        calls = _calls(config.pop("provider"), location.at("provider"))
+    return CodeJudge(entry["name"], kind, settings.script, settings.cwd, setup.folder, config or None, calls, kind)
+
+
+def _calls(access: Any, location: Location) -> int | None:
+    try:
+        return target_calls(access)
+    except ValueError as error:
+        raise location.error(f"{error}, not {shown(access)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +138,17 @@ class CodeJudge:
     config: Mapping[str, Any] | None = None
     calls: int | None = None
     """Calls of the judge that it may make; None: it may make none."""
+    contract: str = FIRST
+    """What it is given (``graders.payloads``)."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
-        payload = encoded(payload_of(candidate, self.type, self.config))
+        known = encoded(identifying(candidate, self.type, self.config))
         folder = folder_of(candidate, self.folder, self.cwd)
         request = {
             "grader": self.name,
             "script": self.script if isinstance(self.script, str) else list(self.script),
             "cwd": self.cwd,
-            "payload": digest("payload", payload.decode("utf-8", "replace")).hex(),
+            "payload": digest("payload", known.decode("utf-8", "replace")).hex(),
         }
         proxied = grading.context.scope("target") if self.calls is not None else None
 
@@ -139,12 +159,13 @@ class CodeJudge:
                 if proxied is not None and self.calls is not None:
                     proxy = await stack.enter_async_context(JudgeProxy.opened(proxied, grading.judges, self.calls))
                     environment |= proxy.environment
+                payload = stack.enter_context(handed(candidate, self.contract, self.config))
                 result = await grading.scripts.run(
                     self.script, payload, folder=folder, seconds=grading.seconds, environment=environment
                 )
                 if proxy is not None:
                     proxy.check()
-            found = read_result(result, grading.seconds, plain=self.type == LATER)
+            found = read_result(result, grading.seconds, plain=self.contract == LATER)
             if proxy is not None:
                 found["details"] = {**found.get("details", {}), "target_calls": proxy.count}
                 found["usage"] = brief_usage(proxy.usage)
@@ -169,7 +190,7 @@ def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) ->
         raise GraderError(with_stderr(_ended(result) + _besides(text, result), result))
     value = last_object(text)
     if value is not None:
-        return said(value, "the program")
+        return replied(value, "the program")
     if plain and not (text.lstrip().startswith(("{", "[")) or _meant_as_score(text)):
         return _plain(text, passed=True)
     what = "nothing" if not text.strip() else f"no JSON object: {shown(text.strip()[-_LAST_LINES:], _LAST_LINES)}"
@@ -190,7 +211,10 @@ def _besides(text: str, result: ScriptResult) -> str:
     if crashed or result.stderr.strip() or not text.strip():
         return ""
     value = last_object(text)
-    if value is not None and not value.keys().isdisjoint(("score", "assertions")):
+    broke = None if value is None else breakdown_in(value)
+    if broke is not None:
+        return f": {broke}"
+    if value is not None and not value.keys().isdisjoint(("score", "assertions", "checks", "pass")):
         return ", although it had printed a score: it does not count"
     return f": {shown(text.strip()[-_LAST_LINES:], _LAST_LINES)}"
 
@@ -218,9 +242,12 @@ class JudgeProxy:
 
     ======================  ==============================================================================================
     ``GET /info``           ``{"targetName", "maxCalls", "callCount", "availableTargets"}``
-    ``POST /invoke``        ``{"question", "systemPrompt"?, "target"?}`` → ``{"output": [message], "rawText"}``
+    ``POST /invoke``        ``{"question", "systemPrompt"?, "target"?}`` → ``{"output": [message], "rawText", "tokenUsage"?}``
     ``POST /invokeBatch``   ``{"requests": […]}`` → ``{"responses": […]}``, one after the other
     ======================  ==============================================================================================
+
+    AgentV 5's clients say ``provider`` for ``target``, ``providerLabel`` and ``availableProviderLabels``, and look for it in variables of
+    other names; both are there. ``tokenUsage`` is ``{"input", "output", "cached"}``, missing where the judge's endpoint counts nothing.
 
     Every request needs the bearer token. 401: it is not there; 400: the request is wrong; 404: no such judge; 429: no calls are left;
     502: the judge failed. Each call is a step of a scope that is named after the request, so a program that is run again after a crash
@@ -267,7 +294,8 @@ class JudgeProxy:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"AGENTV_TARGET_PROXY_URL": self._url, "AGENTV_TARGET_PROXY_TOKEN": self._token}
+        where = {"URL": self._url, "TOKEN": self._token}
+        return {f"AGENTV_{what}_PROXY_{name}": part for what in ("TARGET", "PROVIDER") for name, part in where.items()}
 
     def check(self) -> None:
         """Raises what kept a call from being made, where that passes by itself or concerns the whole run: then whatever the program
@@ -298,6 +326,8 @@ class JudgeProxy:
             "maxCalls": self._max_calls,
             "callCount": self.count,
             "availableTargets": [name],
+            "providerLabel": name,
+            "availableProviderLabels": [name],
         }
 
     async def _invoke_batch(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,7 +345,7 @@ class JudgeProxy:
             raise _Refused(429, f"all {self._max_calls} calls were made")
         self.count += 1
         try:
-            text = await self._answer(judge, messages)
+            text, usage = await self._answer(judge, messages)
         except GraderError as error:
             raise _Refused(502, str(error)) from error
         except ItemError as error:
@@ -324,7 +354,11 @@ class JudgeProxy:
         except ManyhandsError as error:  # the run is stopping, or the journal can't be written
             self._failure = error
             raise _Refused(503, "the run is stopping") from error
-        return {"output": [{"role": "assistant", "content": text}], "rawText": text}
+        answer: dict[str, Any] = {"output": [{"role": "assistant", "content": text}], "rawText": text}
+        if usage.input_tokens or usage.output_tokens:
+            tokens = {"input": usage.input_tokens, "output": usage.output_tokens, "cached": usage.cached_tokens}
+            answer["tokenUsage"] = tokens
+        return answer
 
     async def _judge(self, name: str | None) -> Judge:
         try:
@@ -332,7 +366,7 @@ class JudgeProxy:
         except GraderError as error:
             raise _Refused(404, str(error)) from error
 
-    async def _answer(self, judge: Judge, messages: list[Message]) -> str:
+    async def _answer(self, judge: Judge, messages: list[Message]) -> tuple[str, Usage]:
         request = {"judge": judge.name, "settings": settings_digest(judge.settings), "added": messages}
         key = digest("ask", request).hex()
         self._counts[key] += 1
@@ -347,13 +381,14 @@ class JudgeProxy:
             return Effect(output, completion.usage)
 
         output: dict[str, Any] = await scope.step(MODEL, {**request, "count": len(messages)}, effect)
-        self.usage += Usage(**output["usage"])
-        text: str = output["message"]["content"]
-        return text
+        usage = Usage(**output["usage"])
+        self.usage += usage
+        return output["message"]["content"], usage
 
 
 def _question(body: Mapping[str, Any]) -> tuple[list[Message], str | None]:
-    question, system, name = body.get("question"), body.get("systemPrompt"), body.get("target")
+    question, system = body.get("question"), body.get("systemPrompt")
+    name = body.get("provider") if body.get("target") is None else body["target"]
     if not isinstance(question, str) or not question.strip():
         raise _Refused(400, "question must be a text")
     if not isinstance(system, str | None) or not isinstance(name, str | None):

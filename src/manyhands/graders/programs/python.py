@@ -2,8 +2,9 @@
 
 ``function`` is ``module:function``, or ``file.py:function`` with the path from the eval file's folder. It is given one argument, the
 object that a ``code_judge`` gets on standard input, and returns a number from 0 to 1, a truth value, a ``Score``, or a mapping with
-``score`` and perhaps ``hits``, ``misses``, ``reasoning``, ``details``, ``assertions`` (see ``graders.contract``). It may be async or not;
-neither kind holds up anything else (``processes.python_functions``). What it raises, and the time limit, are errors of the grader.
+``score`` and whatever else a program may reply (see ``graders.contract``). It may be async or not; neither kind holds up anything else
+(``processes.python_functions``). One that is written with names, ``module:function(answer, criteria)``, is given these keys of the object
+one by one instead. What it raises, and the time limit, are errors of the grader.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from manyhands.core.jsonio import dumps, loads
 from manyhands.core.redaction import KNOWN
 from manyhands.core.settings import Text, shown
 from manyhands.engine.contract import Effect
-from manyhands.graders.contract import GRADE, payload_of, said, score_of
+from manyhands.graders.contract import GRADE, replied, said, score_of
+from manyhands.graders.payloads import first
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score
 from manyhands.graders.registry import Setup
 from manyhands.io.keys import Entry, key, own_keys, read
 from manyhands.io.locations import Location
-from manyhands.processes.python_functions import Function, Overdue, call, load_function
+from manyhands.processes.python_functions import Function, Overdue, call, load_function, with_arguments
 
 
 class PythonEntry(Entry):
@@ -33,17 +35,32 @@ class PythonEntry(Entry):
 
     spellings: ClassVar[Mapping[str, str]] = {"callable": "function"}
     open: ClassVar[bool] = True
-    function: Text = key(..., "The function: module:function, or file.py:function from the eval file's folder.")
+    function: Text = key(
+        ...,
+        "The function: module:function, or file.py:function from the eval file's folder; module:function(answer, criteria) for one that "
+        "gets these instead of one object.",
+    )
 
 
 ENTRY = PythonEntry
+ARGUMENTS = tuple(first(Candidate("", ""), None))
+"""What a function can get one by one."""
 
 
 def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError if there is no such function, or its module can't be loaded."""
     settings = read(PythonEntry, entry, location)
-    function = load_function(settings.function, setup.folder, location.at("function").error)
-    return PythonGrader(entry["name"], entry["type"], settings.function, function, own_keys(PythonEntry, entry) or None)
+    at = location.at("function")
+    try:
+        name, arguments = with_arguments(settings.function)
+    except ValueError as error:
+        raise at.error(str(error)) from None
+    unknown = next((each for each in arguments or () if each not in ARGUMENTS), None)
+    if unknown is not None:
+        raise at.error(f"a function can't get {unknown!r}; it can get {', '.join(ARGUMENTS)}")
+    function = load_function(name, setup.folder, at.error, setup.functions)
+    config = own_keys(PythonEntry, entry) or None
+    return PythonGrader(entry["name"], entry["type"], settings.function, function, config, arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +73,12 @@ class PythonGrader:
     """The function as the person named it."""
     function: Function = field(repr=False)
     config: Mapping[str, Any] | None = None
+    arguments: tuple[str, ...] | None = None
+    """What the function gets one by one; None: all in one object."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         # Through JSON: the function gets what a program would, and may change it without changing anything else.
-        data = dumps(payload_of(candidate, "code_judge", self.config))
+        data = dumps(first(candidate, self.config))
         request = {
             "grader": self.name,
             "function": self.written,
@@ -73,7 +92,8 @@ class PythonGrader:
 
     async def _called(self, payload: dict[str, Any], seconds: float) -> Any:
         try:
-            return await call(self.function, payload, seconds=seconds)
+            given = [payload] if self.arguments is None else [payload[name] for name in self.arguments]
+            return await call(self.function, *given, seconds=seconds)
         except Overdue as error:
             raise GraderError(f"{self.written} took more than {seconds:g} s") from error
         except GraderError:
@@ -95,7 +115,7 @@ def _said(value: Any, written: str) -> dict[str, Any]:
     if isinstance(value, Score):
         value = _of_score(value)
     if isinstance(value, Mapping):
-        return said({str(name): part if name == "details" else _part(part) for name, part in value.items()}, written)
+        return replied({str(name): part if name == "details" else _part(part) for name, part in value.items()}, written)
     if isinstance(value, bool):
         return said({"score": float(value)}, written)
     plain = _part(value)

@@ -230,7 +230,7 @@ def _check_bounds(minimum: int, maximum: int | None, location: Location) -> None
 
 
 def _within(model: type[EntryType], value: Mapping[str, Any], location: Location, setup: Setup) -> EntryType:
-    return read(model, respelled(model, value, location, setup.notices), location)
+    return read(model, respelled(model, value, location, setup.notices, unknown=setup.unknown), location)
 
 
 _MAX_SHOWN = 20

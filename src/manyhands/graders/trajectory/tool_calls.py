@@ -81,9 +81,10 @@ _Match = Annotated[Any, BeforeValidator(_args_match)]
 class ExpectedCall(Entry):
     """One call that is expected."""
 
-    spellings: ClassVar[Mapping[str, str]] = {"name": "tool", "arguments": "args", "input": "args"}
+    spellings: ClassVar[Mapping[str, str]] = {"name": "tool", "arguments": "args"}
     tool: SomeWords = key(..., "The tool's name.")
     args: Any = key(None, "Its arguments; any, or none at all: they are not checked.")
+    input: Any = key(None, "Arguments that it has at least: args with args_match: superset, unless that is given.")
     args_match: _Match = key(None, "How arguments are compared: exact, superset, subset, ignore, or a list of fields.")
     max_duration_ms: Annotated[float | None, optional_number(minimum=0)] = key(None, "Milliseconds it may take.")
 
@@ -117,6 +118,8 @@ def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     if not expected and mode not in _EMPTY_MEANS_NONE:
         raise location.at("expected").error(f"must not be empty in the mode {mode}")
     for index, call in enumerate(expected):
+        if call.args is not None and call.input is not None:
+            raise location.at("expected", index, "input").error("must not stand beside args")
         if call.max_duration_ms is not None and mode not in _LIMITED:
             where = location.at("expected", index, "max_duration_ms")
             setup.notices(where.says(f"is checked in the modes {' and '.join(_LIMITED)} only"))
@@ -136,10 +139,12 @@ class Expected:
     @classmethod
     def of(cls, call: ExpectedCall, match: ArgsMatch | None) -> Expected:
         """``match``: where the call does not say it."""
+        usual: ArgsMatch = "exact" if call.input is None else "superset"
         own = call.args_match if call.args_match is not None else match
-        args = None if call.args == "any" else call.args
+        given = call.args if call.input is None else call.input
+        args = None if given == "any" else given
         return cls(
-            call.tool, args, "ignore" if args is None else own if own is not None else "exact", call.max_duration_ms
+            call.tool, args, "ignore" if args is None else own if own is not None else usual, call.max_duration_ms
         )
 
     def fits(self, use: ToolUse) -> bool:

@@ -13,9 +13,11 @@ from manyhands.core.jsonio import Json, canonical, dumps, loads
 from manyhands.core.redaction import KNOWN
 from manyhands.core.text import counted
 from manyhands.engine.contract import ItemRow
+from manyhands.io.locations import UnknownKeys
 from manyhands.io.search_paths import SearchPath
 from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
 from manyhands.workloads.evals.evalfile.loading import examine
+from manyhands.workloads.evals.evalfile.sources.given import NO_FILE, NOTHING, Given
 from manyhands.workloads.evals.prepared import FileTargets, PreparedEval, chosen
 from manyhands.workloads.evals.targets.definitions import Target, find_targets
 
@@ -107,10 +109,13 @@ class Edits:
         return "it is executed as it was" if test_id in self.left else "its result is that of the test as it was"
 
 
-def edits_of(rows: Iterable[ItemRow], prepared: PreparedEval, environ: Mapping[str, str]) -> list[Edits]:
-    """What is different in the eval files of a run, for those that are. ``rows``: its items. Raises nothing for what is in the files."""
+def edits_of(
+    rows: Iterable[ItemRow], prepared: PreparedEval, environ: Mapping[str, str], given: Given = NOTHING
+) -> list[Edits]:
+    """What is different in the eval files of a run, for those that are. ``rows``: its items; ``given``: in Python. Tests that were given
+    there once, and are not now, can't be compared. Raises nothing for what is in the files."""
     around = SearchPath.of(Path(prepared.here))
-    files = [_Compared.of(file, prepared, around, environ) for file in prepared.files]
+    files = [_Compared.of(file, prepared, around, environ, given) for file in prepared.files]
     for row in rows:
         if not row.left_input and "test" in row.payload:
             files[row.payload["file"]].meet(row)
@@ -142,10 +147,18 @@ class _Compared:
 
     @classmethod
     def of(
-        cls, recorded: FileTargets, prepared: PreparedEval, around: SearchPath, environ: Mapping[str, str]
+        cls,
+        recorded: FileTargets,
+        prepared: PreparedEval,
+        around: SearchPath,
+        environ: Mapping[str, str],
+        given: Given,
     ) -> _Compared:
-        edits = Edits(around.shown(Path(recorded.path)))
-        found = examine(Path(recorded.path), around)
+        path = Path(recorded.path)
+        edits = Edits(around.shown(path))
+        if path.name == NO_FILE and path not in given.sources:
+            return cls(edits, None)
+        found = examine(path, around, environ, prepared.options.format, given=given)
         if found.file is None or found.problems:
             edits.problem = (found.problems or ("it can't be read",))[0]
             return cls(edits, None)
@@ -153,11 +166,11 @@ class _Compared:
         edits.head += [name for name in _OF_FILES if _given(file, name) != _given(recorded, name)]
         stands_in = options.dry_run or options.from_output or options.regrade
         if not stands_in:
-            edits.head += _changed_targets(file, recorded, prepared, around, environ)
+            edits.head += _changed_targets(file, recorded, prepared, around, environ, given)
         settled = bool(stands_in or options.target)
         usual = None if settled or not recorded.usual else recorded.usual
         reading = {target.name for target in recorded.targets if not stands_in and _reads_the_file(target)}
-        return cls(edits, file, usual, [test.id for test in chosen(file, options).tests], reading)
+        return cls(edits, file, usual, [test.id for test in chosen(file, options, given).tests], reading)
 
     def meet(self, row: ItemRow) -> None:
         """One of the run's items."""
@@ -221,7 +234,12 @@ def _digest(test: Mapping[str, Json]) -> bytes:
 
 
 def _changed_targets(
-    file: EvalFile, recorded: FileTargets, prepared: PreparedEval, around: SearchPath, environ: Mapping[str, str]
+    file: EvalFile,
+    recorded: FileTargets,
+    prepared: PreparedEval,
+    around: SearchPath,
+    environ: Mapping[str, str],
+    given: Given,
 ) -> list[str]:
     """The targets and judges of a run whose settings are others now, and those that the file asks for now."""
     options = prepared.options
@@ -231,7 +249,7 @@ def _changed_targets(
         found.append("target")
     try:
         option = None if options.targets is None else Path(options.targets)
-        available = find_targets(file, option, environ, search_path=around)
+        available = find_targets(file, option, environ, search_path=around, unknown=UnknownKeys(), given=given.targets)
         for target in {each.name: each for each in (*recorded.targets, *recorded.judges)}.values():
             if not available.knows(target.name):
                 found.append(f"target {target.name} (gone)")

@@ -86,7 +86,7 @@ def _estimates(prepared: PreparedEval, file: int, target: Target, asked: _Asked,
         each = _assumptions(target).per_item(asked.prompts.mean, _OWN_TOKENS)
         found.append(_priced(target, asked.prompts.count, _times(each, turns), at_once, prices))
     judge = prepared.judge_of(file, target)
-    if judge is not None and asked.judged.count:
+    if judge is not None and judge.facts.calls_models and asked.judged.count:
         assumptions = Assumptions.of(tools=False, max_turns=1)
         each = assumptions.per_item(asked.judged.mean + assumptions.output_tokens, _JUDGING_TOKENS)
         found.append(_priced(judge, asked.judged.count, each, at_once, prices))

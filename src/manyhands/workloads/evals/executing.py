@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import Outcome
 from manyhands.engine.contract import Context
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.graders.protocol import Candidate, Score
 from manyhands.workloads.evals.batch.target import BatchTarget
 from manyhands.workloads.evals.grading.conversation import Conversing, SharedWorkspace, converse
@@ -64,7 +65,7 @@ class SessionExecutor:
 
     async def run(self, context: Context) -> Outcome:
         """Execute one item. Raises ItemError, with the record, where its target or a grader fails."""
-        item = TestItem.from_json(context.item.payload)
+        item = self._openings.item(context.item.payload)
         target, schedule = self._target(item)[0], self.schedule
         if "depends_on" in item.written:
             ended = ended_by_dependencies(item, schedule.dependencies.failed(item))
@@ -96,7 +97,8 @@ class SessionExecutor:
         self, context: Context, item: TestItem, target: Target, workspace: TestWorkspace | None
     ) -> Outcome:
         lasting = workspace is not None or ("conversation" in item.written and target.facts.conversational)
-        live, concurrency = await self._live_target(item, target, cached=not lasting), self.schedule.concurrency
+        cached = not (lasting or await self._is_rerun(context))
+        live, concurrency = await self._live_target(item, target, cached=cached), self.schedule.concurrency
         if isinstance(live, BatchTarget):
             self._batches[item.file, item.target, item.sample] = live
             return await self._run_in_batch(context, item, live)
@@ -132,7 +134,8 @@ class SessionExecutor:
             contradiction = await self._settled(item, live, failure.record)
             raise failure if contradiction is None else _contradicted(contradiction, failure.record) from failure
         if seen is not None and seen.path is not None:
-            path = str(seen.path.relative_to(self._folder.absolute()))
+            folder = self._folder.absolute()
+            path = str(seen.path.relative_to(folder) if seen.path.is_relative_to(folder) else seen.path)
             outcome = replace(outcome, record={**outcome.record, WORKSPACE_KEY: path})
         # The record was made for this outcome alone, so that it can be added to.
         contradiction = await self._settled(item, live, outcome.record)
@@ -235,6 +238,15 @@ class SessionExecutor:
             found = target, TargetJudges(self._judges, item.file, self._prepared.judge_of(item.file, target))
             self._targets[key] = found
         return found
+
+    async def _is_rerun(self, context: Context) -> bool:
+        """Whether somebody had an item executed again that had ended: an answer of an earlier run would be the same again."""
+
+        def found() -> bool:
+            with closing(JournalReader(self._folder)) as reader:
+                return bool(reader.earlier_outcomes(context.item.number))
+
+        return context.attempt > 1 and await asyncio.to_thread(found)
 
     async def _live_target(self, item: TestItem, target: Target, *, cached: bool) -> LiveTarget:
         """A target, opened when the first of its tests is executed; a command that answers all tests at once, for each sample. ``cached``:

@@ -29,6 +29,10 @@ FAILED_DEPENDENCIES = "failed_dependencies"
 """The field of records with the ids of the tests that have failed, of those that a test depends on."""
 
 
+RERUN = "--rerun_failed"
+"""Why tests are executed again from nothing that have failed, or ended in errors."""
+
+
 class ItemRecord(TypedDict, total=False):
     """What the journal records of an item's end (``Outcome.record``), as far as results are made of it; with the answer's
     figures (``FIGURES`` of ``targets.answer_figures``)."""

@@ -7,12 +7,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from manyhands.agents.run_settings import check_prices, warn_of_budget
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import UserError
+from manyhands.core.outcomes import ItemState
+from manyhands.core.text import expand_home
 from manyhands.io.search_paths import SearchPath
 from manyhands.models.settings import ModelSettings
 from manyhands.runs.folders import free_name, is_made, open_reader
@@ -21,12 +23,15 @@ from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.workloads.evals.edits import Edits, edits_of
 from manyhands.workloads.evals.evalfile.contents import EvalFile
-from manyhands.workloads.evals.items import DEPENDENCY_FAILED, PASSED_BEFORE
+from manyhands.workloads.evals.evalfile.files import Config
+from manyhands.workloads.evals.evalfile.interpolation import has_reference
+from manyhands.workloads.evals.evalfile.sources.given import NO_FILE, NOTHING, Given
+from manyhands.workloads.evals.items import DEPENDENCY_FAILED, FAILED, PASSED_BEFORE, RERUN
 from manyhands.workloads.evals.prepared import LoadedEvals, PreparedEval, load
+from manyhands.workloads.evals.results.result_lines import WITHOUT_SCORE, grouped_results
 from manyhands.workloads.evals.results.writing import check_output, named_outputs
-from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.evals.settings import EvalSpec, check_trace_name
 from manyhands.workloads.evals.targets.checks import check_usable
-from manyhands.workloads.evals.targets.keys import has_reference
 from manyhands.workloads.evals.workload import EvalsWorkload, ignore_notice
 
 MAX_INVALID = 20
@@ -41,9 +46,10 @@ async def open_eval(
     environ: Mapping[str, str],
     clock: Clock | None = None,
     tell: Notice = ignore_notice,
+    given: Given = NOTHING,
 ) -> Opened[EvalsWorkload]:
     """Make or continue the run that the settings name; a new run without a name gets one of its first dataset and the time. ``tell``: shows
-    the person a line while the run is executed.
+    the person a line while the run is executed; ``given``: in Python, and to be given again when the run is continued.
 
     Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings
     changed), StorageError.
@@ -51,15 +57,20 @@ async def open_eval(
     options = options.resolved()
     if options.retry_errors and not resume:
         raise UserError("--retry_errors goes with --resume, which says what run to continue")
+    if options.rerun_failed and options.run_name is None:
+        raise UserError("--rerun_failed needs --run_name: the run whose tests are run again")
     check_prices(options)
     if options.run_name is None and resume:
         raise UserError("--resume needs --run_name: the run to continue")
     if options.run_name is not None:
         folder = Path(options.data_dir) / options.run_name
         if is_made(folder):
-            refuse_unless_resumed(resume, folder)
-            return _continued(folder, options, notice, environ, tell)
-    loaded = load(options, environ, notice)
+            refuse_unless_resumed(resume or options.rerun_failed, folder)
+            return _continued(folder, options, notice, environ, tell, given)
+        if options.rerun_failed:
+            raise UserError(f"--rerun_failed: there is no run {options.run_name} in {options.data_dir}")
+    options = _with_defaults(options, clock or SystemClock())
+    loaded = load(options, environ, notice, given=given)
     _tell_invalid(loaded, notice)
     options = _with_budget(options, loaded.files, notice)
     if options.regrade is None:
@@ -67,7 +78,31 @@ async def open_eval(
         await check_usable(targets, (), Path(loaded.prepared.here), environ, notice)
     if options.run_name is None:
         options = options.changed({"run_name": _default_name(loaded, options, clock or SystemClock())})
-    return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice, tell)
+    return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice, tell, given)
+
+
+def _with_defaults(options: EvalSpec, clock: Clock) -> EvalSpec:
+    """With what the configuration of the current folder says where the settings say nothing."""
+    around = SearchPath.of(Path.cwd())
+    config = Config.near(around.here, around)
+    execution = config.execution
+    seconds = execution.agent_timeout
+    if seconds is None and execution.agent_timeout_ms is not None:
+        seconds = execution.agent_timeout_ms / 1000
+    found: dict[str, object] = {
+        "verbose": execution.verbose,
+        "keep_workspaces": None if options.cleanup_workspaces else execution.keep_workspaces,
+        "max_retries": None if "max_attempts" in options.given else execution.max_retries,
+        "agent_timeout": seconds,
+    }
+    if execution.trace_file is not None:
+        moment = datetime.fromtimestamp(clock.now(), UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+        path = expand_home(execution.trace_file.replace("{timestamp}", moment))
+        check_trace_name(path)
+        found["trace_file"] = str((config.folder or around.here) / path)
+    return options.changed(
+        {name: value for name, value in found.items() if value is not None and name not in options.given}
+    )
 
 
 def _with_budget(options: EvalSpec, files: Sequence[EvalFile], notice: Notice) -> EvalSpec:
@@ -81,10 +116,10 @@ def _with_budget(options: EvalSpec, files: Sequence[EvalFile], notice: Notice) -
     return options.changed({"max_cost": lowest})
 
 
-def _made(loaded: LoadedEvals, notice: Notice, tell: Notice) -> Opened[EvalsWorkload]:
+def _made(loaded: LoadedEvals, notice: Notice, tell: Notice, given: Given) -> Opened[EvalsWorkload]:
     options = loaded.prepared.options
     folder = Path(options.data_dir) / (options.run_name or "")
-    workload = EvalsWorkload(loaded.prepared.to_json(), folder, files=loaded.files, tell=tell)
+    workload = EvalsWorkload(loaded.prepared.to_json(), folder, files=loaded.files, tell=tell, given=given)
     _check_outputs(options, folder, workload)
     opened = Opened(folder, workload, retry_failed=False)
     make_run(opened, options, notice)
@@ -122,30 +157,57 @@ def _warn_of_budget(prepared: PreparedEval, notice: Notice) -> None:
 
 
 def _continued(
-    folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[str, str], tell: Notice
+    folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[str, str], tell: Notice, in_python: Given
 ) -> Opened[EvalsWorkload]:
     run = recorded_run(folder, EvalsWorkload.name)
     recorded = PreparedEval.from_json(run.spec, folder.parent)
     with closing(open_reader(folder)) as reader:
-        edits = edits_of(reader.items(), recorded, environ)
+        edits = edits_of(reader.items(), recorded, environ, in_python)
     options = resume_spec(recorded.options, given)
     if options.targets != recorded.options.targets:
         notice("--targets has no effect on a run that was made already: it keeps the targets it was made with")
-    workload = EvalsWorkload(replace(recorded, options=options).to_json(), folder, edits=edits, tell=tell)
+    workload = EvalsWorkload(
+        replace(recorded, options=options).to_json(), folder, edits=edits, tell=tell, given=in_python
+    )
     _check_outputs(options, folder, workload)
     _tell_edits(edits, recorded, folder, notice)
     keep_files(options, folder)
     _warn_of_budget(workload.prepared, notice)
     again: tuple[str, ...] = (PASSED_BEFORE,) if workload.prepared.thresholds != recorded.thresholds else ()
-    again += (DEPENDENCY_FAILED,) if given.retry_errors else ()
+    again += (DEPENDENCY_FAILED,) if given.retry_errors or given.rerun_failed else ()
     return Opened(
         folder,
         workload,
         spec_changed=workload.spec != run.spec,
         retry_failed=given.retry_errors,
-        retry_cancelled=given.retry_errors,
+        retry_cancelled=given.retry_errors or given.rerun_failed,
+        rerun=_to_rerun(folder, workload.prepared, notice) if given.rerun_failed else (),
+        rerun_for=RERUN,
         judge_again=again,
     )
+
+
+def _to_rerun(folder: Path, prepared: PreparedEval, notice: Notice) -> tuple[int, ...]:
+    """The items of the tests that have failed, or ended in errors: all samples of each that were made, as the better ones alone would be
+    no sample. Raises UserError where that would give the same answers."""
+    if prepared.options.regrade is not None or prepared.options.from_output is not None:
+        raise UserError("--rerun_failed: the answers of this run were given to it, and would be the same")
+    found, targets = list[int](), dict[tuple[int, str], None]()
+    with closing(open_reader(folder)) as reader:
+        for rows, result in grouped_results(reader.items(), prepared.thresholds):
+            if result.status in (FAILED, *WITHOUT_SCORE):
+                made = [row for row in rows if row.state in (ItemState.COMPLETED, ItemState.FAILED)]
+                found += [row.number for row in made]
+                targets |= dict.fromkeys((row.payload["file"], row.payload["target"]) for row in made)
+    for target in (prepared.target_of(*key) for key in targets):
+        if target.batching or target.facts.one_file_for_all:
+            raise UserError(
+                f"--rerun_failed: target {target.name} answers all tests at once, so that some of them can't be run again alone; "
+                "make another run"
+            )
+    if not found:
+        notice("--rerun_failed: no test of this run has failed or ended in an error")
+    return tuple(found)
 
 
 def _tell_edits(edits: Sequence[Edits], recorded: PreparedEval, folder: Path, notice: Notice) -> None:
@@ -153,7 +215,8 @@ def _tell_edits(edits: Sequence[Edits], recorded: PreparedEval, folder: Path, no
     for each in edits:
         for line in each.lines():
             notice(line)
-    if not edits or any(each.problem is not None for each in edits):
+    in_python = any(Path(path).name == NO_FILE for path in recorded.options.eval_files)
+    if not edits or in_python or any(each.problem is not None for each in edits):
         return  # a file that can't be read makes no other run
     around = SearchPath.of(Path.cwd())
     files = shlex.join(around.shown(Path(path)) for path in recorded.options.eval_files)

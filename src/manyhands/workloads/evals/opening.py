@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from manyhands.agents.run_settings import headers_for, model_of
@@ -23,6 +23,7 @@ from manyhands.io.search_paths import SearchPath, additions, environment
 from manyhands.models.openai.errors import ONCE
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.commands import CommandRunner
+from manyhands.processes.python_functions import Function
 from manyhands.runs.making import keep_files
 from manyhands.runs.options import BudgetSettings
 from manyhands.sandboxes.files.removing import remove_tree
@@ -30,6 +31,7 @@ from manyhands.workloads.evals.batch.command import BatchCommand, BatchJob
 from manyhands.workloads.evals.batch.invocation import InvocationWorkspaces
 from manyhands.workloads.evals.batch.reports import TARGETS, write_report
 from manyhands.workloads.evals.batch.target import BatchScope, BatchTarget
+from manyhands.workloads.evals.evalfile.contents import with_variables
 from manyhands.workloads.evals.items import PASSED, TestItem
 from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
 from manyhands.workloads.evals.settings import EvalSpec
@@ -45,6 +47,8 @@ from manyhands.workloads.evals.targets.recorded import (
     RecordedTarget,
     open_recorded,
 )
+from manyhands.workloads.evals.workspaces.modes import NO_CONTAINERS
+from manyhands.workloads.evals.workspaces.repositories import Repositories
 from manyhands.workloads.evals.workspaces.templates import TREE, Hooks, Tell, Templates, template_states
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, WorkspaceTools, with_template
 
@@ -66,6 +70,8 @@ class Openings:
     workspaces: WorkspaceTools
     tell: Tell
     """Shows a line to the person."""
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    """Those that were given in Python, by what they are recorded as."""
 
     async def live(self, file: int, sample: int, *, target: Target) -> LiveTarget:
         """A target of a file, started where that is due. ``sample``: of a command that answers all tests at once.
@@ -84,13 +90,14 @@ class Openings:
         return target.resolved(self.environ_of(target)).workspace_template
 
     def judge(self, target: Target) -> Judge:
-        """A model to judge with. Raises GraderError if the target is no model, or can't be used."""
+        """A target to judge with. Raises GraderError if it can't judge, or can't be used."""
         try:
-            judge = target.resolved(self.environ_of(target)).judge(target.name, self.model)
+            opening = SessionJudging(self, target)
+            judge = target.resolved(opening.environ).judge(target.name, opening)
         except UserError as error:
             raise GraderError(f"the judge {target.name!r} can't be used: {error}") from error
         if judge is None:
-            raise GraderError(f"target {target.name!r} can't judge: it is no model but of kind {target.kind}")
+            raise GraderError(f"target {target.name!r} of kind {target.kind} can't judge")
         return judge
 
     def model(self, options: AgentTargetOptions, api_keys: Sequence[Secret]) -> ChatModel:
@@ -110,6 +117,16 @@ class Openings:
         """The environment variables that a target's settings may name."""
         return environment(target.folder, SearchPath.of(Path(self.prepared.here)), self.environ)
 
+    def item(self, payload: Mapping[str, Json]) -> TestItem:
+        """The item of a payload, with the secrets of its test put in. Raises UserError for one that is not set."""
+        item = TestItem.from_json(payload)
+        folder = Path(self.prepared.files[item.file].path).parent
+        item.written = with_variables(item.written, lambda: self._variables(folder))
+        return item
+
+    def _variables(self, folder: Path) -> Mapping[str, str]:
+        return environment(folder, SearchPath.of(Path(self.prepared.here)), self.environ)
+
     def _recorded(self, file: int, target: Target) -> RecordedTarget:
         reader = open_recorded(regraded_folder(self.prepared.options))
         self.stack.callback(reader.close)
@@ -117,31 +134,21 @@ class Openings:
         return RecordedTarget(reader, dataset, target.name)
 
 
-class SessionOpening:
-    """A ``TargetOpening``: opens one target of an eval file with what a session has."""
+class SessionJudging:
+    """A ``JudgeOpening``: makes a target ready to judge with what a session has."""
 
-    def __init__(self, session: Openings, file: int, sample: int, target: Target) -> None:
-        """``sample``: of a command that answers all tests at once."""
+    def __init__(self, session: Openings, target: Target) -> None:
         self._session = session
-        self._file = file
-        self._sample = sample
         self._target = target
-        self._of_file = session.prepared.files[file]
         self.at = target.at
-        self.identity = identity(target)
         self.environ = session.environ_of(target)
-        self.mark = session.mark
-        self.stack = session.stack
         self.model = session.model
+        self.functions = session.functions
 
     @property
     def additions(self) -> Mapping[str, str]:
         here = SearchPath.of(Path(self._session.prepared.here))
         return additions(self._target.folder, here, self._session.environ)
-
-    @property
-    def eval_file(self) -> Path:
-        return Path(self._of_file.path)
 
     @property
     def runner(self) -> CommandRunner:
@@ -153,6 +160,28 @@ class SessionOpening:
         if not (verbose or self._session.prepared.options.verbose):
             return None
         return lambda command: self._session.tell(f"{self._target.name}: {command}")
+
+
+class SessionOpening(SessionJudging):
+    """A ``TargetOpening``: opens one target of an eval file with what a session has."""
+
+    def __init__(self, session: Openings, file: int, sample: int, target: Target) -> None:
+        """``sample``: of a command that answers all tests at once."""
+        super().__init__(session, target)
+        self._file = file
+        self._sample = sample
+        self._of_file = session.prepared.files[file]
+        self.identity = identity(target)
+        self.dataset = self._of_file.dataset
+        self.mark = session.mark
+        self.stack = session.stack
+
+    @property
+    def eval_file(self) -> Path:
+        return Path(self._of_file.path)
+
+    async def test_ids(self) -> Sequence[str]:
+        return (await asyncio.to_thread(self._scope(0).tests)).ids
 
     def cached(self, live: LiveTarget, files: Mapping[str, Json], fields: tuple[str, ...] = ()) -> LiveTarget:
         options, of_file = self._session.prepared.options, self._of_file
@@ -166,9 +195,10 @@ class SessionOpening:
     async def batch(self, command: CommandSettings, workspace_template: Path | None, tell: Tell | None) -> BatchTarget:
         scope = self._scope(self._sample)
         tests = await asyncio.to_thread(scope.tests)
-        workspace = with_template(tests.workspace, workspace_template)
-        tools = self._session.workspaces
-        workspaces = None if workspace is None else InvocationWorkspaces(self._of_file.path, workspace, tools)
+        workspace, tools = with_template(tests.workspace, workspace_template), self._session.workspaces
+        workspaces = None
+        if workspace is not None:
+            workspaces = InvocationWorkspaces(self._of_file.path, workspace.of(self._target.name), tools)
         job = BatchJob(
             folder=self._folder(self._sample),
             ids=tests.ids,
@@ -201,7 +231,9 @@ class SessionOpening:
         write_report(self._folder(sample), batch.report(), dataset=dataset, target=name, sample=sample)
 
     def _scope(self, sample: int) -> BatchScope:
-        return BatchScope(self._session.run_folder, self._file, self._target.name, sample, self._of_file.others)
+        return BatchScope(
+            self._session.run_folder, self._file, self._target.name, sample, self._of_file.others, self.environ
+        )
 
     def _folder(self, sample: int) -> Path:
         name = "".join(mark if mark.isalnum() or mark in "-_." else "_" for mark in self._target.name)[:60]
@@ -236,8 +268,11 @@ class SessionWorkspaces:
     def of(self, context: Context, item: TestItem, target: Target) -> TestWorkspace | None:
         """Where a target works on a test; None if that has no workspace, nothing is run, or a command has one for all its tests.
 
-        Raises UserError if the target can't be used.
+        Raises UserError if the target can't be used, or the test can't be executed as it is written.
         """
+        written = item.written.get("workspace")
+        if written is not None and written.get("image") is not None:
+            raise UserError(item.test.location.at("workspace", "docker").says(NO_CONTAINERS))
         if target.batching or target.facts.one_file_for_all or self._prepared.options.regrade is not None:
             return None
         key = (item.file, target.name)
@@ -247,7 +282,7 @@ class SessionWorkspaces:
         if settings is None:
             return None
         eval_file = self._prepared.files[item.file].path
-        return TestWorkspace(context, eval_file, item.test, settings, self._openings.workspaces)
+        return TestWorkspace(context, eval_file, item.test, settings.of(target.name), self._openings.workspaces)
 
 
 class SessionJudges:
@@ -303,8 +338,13 @@ def workspace_tools(
 ) -> WorkspaceTools:
     """``environ``: the real environment, whose secrets are kept out of what is recorded; ``tell``: shows the hooks that are run;
     ``around``: where the command was given; ``live``: whether anything may happen outside."""
-    hooks = Hooks(runner, environ, run_id, tell, around)
-    return WorkspaceTools(Templates(run_folder, hooks), hooks, runner, Redactor.of(environ), live)
+    hooks, redactor, data = (
+        Hooks(runner, environ, run_id, tell, around),
+        Redactor.of(environ),
+        run_folder.absolute().parent,
+    )
+    repositories = Repositories(data, runner, redactor, tell)
+    return WorkspaceTools(Templates(run_folder, hooks, repositories, runner), hooks, runner, redactor, data, live)
 
 
 async def finish_workspaces(run_folder: Path, templates: Templates, options: EvalSpec) -> None:
@@ -313,10 +353,11 @@ async def finish_workspaces(run_folder: Path, templates: Templates, options: Eva
     made = any(not state.ended for _, state in template_states(run_folder))
     if not (made or of_invocations) or await asyncio.to_thread(_are_left, run_folder):
         return
-    await templates.finish(keep=options.keep_workspaces)
-    if options.keep_workspaces or not of_invocations:
-        return
-    if options.cleanup_workspaces or await asyncio.to_thread(_all_passed, run_folder):
+    cleaned = not options.keep_workspaces and (
+        options.cleanup_workspaces or await asyncio.to_thread(_all_passed, run_folder)
+    )
+    await templates.finish(keep=options.keep_workspaces, keep_shared=not cleaned)
+    if cleaned:
         for folder in of_invocations:
             await asyncio.to_thread(remove_tree, folder)
 

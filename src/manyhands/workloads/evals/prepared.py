@@ -11,12 +11,14 @@ from typing import Any
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.graders.protocol import PASS_LIMIT
-from manyhands.io.locations import Findings, problems_error
+from manyhands.io.locations import Findings, UnknownKeys, problems_error
 from manyhands.io.search_paths import SearchPath
+from manyhands.processes.templates import NOT_ON_PATH
 from manyhands.workloads.evals.evalfile.contents import EvalFile, JudgeNeed, Test
 from manyhands.workloads.evals.evalfile.files import find_evals
 from manyhands.workloads.evals.evalfile.loading import distinctly_named, load_evals
 from manyhands.workloads.evals.evalfile.patterns import id_filter
+from manyhands.workloads.evals.evalfile.sources.given import NOTHING, Given
 from manyhands.workloads.evals.items import in_turn
 from manyhands.workloads.evals.settings import DELAYS, EvalSpec
 from manyhands.workloads.evals.targets.checks import (
@@ -28,8 +30,10 @@ from manyhands.workloads.evals.targets.checks import (
     workspace_problems,
 )
 from manyhands.workloads.evals.targets.choice import Choice, Survey, choose_judges, choose_targets, usual_judge
-from manyhands.workloads.evals.targets.definitions import Target, find_targets
+from manyhands.workloads.evals.targets.definitions import Target, TargetFile, find_targets
+from manyhands.workloads.evals.targets.kinds.recorded_sessions import is_transcript
 from manyhands.workloads.evals.targets.recorded import open_recorded
+from manyhands.workloads.evals.workspaces.modes import settled_workspaces
 
 Notices = Callable[[str], None]
 DRY = "dry-run"
@@ -67,6 +71,8 @@ class FileTargets:
     """The names of the targets that answer tests which name none."""
     depends: bool = False
     """Whether tests depend on others."""
+    judge_target: str | None = None
+    """The name of the target that judges where neither the one that answers nor the settings name one."""
 
     def to_json(self) -> dict[str, Json]:
         """As a JSON object, without secrets; ``from_json`` takes it back."""
@@ -75,6 +81,8 @@ class FileTargets:
         value |= {name: list(value[name]) for name in ("others", "usual")}
         if not self.depends:
             del value["depends"]
+        if self.judge_target is None:
+            del value["judge_target"]
         return value
 
     @classmethod
@@ -122,8 +130,9 @@ class PreparedEval:
         return self.thresholds[0] if len(set(self.thresholds)) == 1 else PASS_LIMIT
 
     def judge_of(self, file: int, target: Target) -> Target | None:
-        """The target that judges another one's answers: the one that it names, else the run's, else itself if it is a model."""
-        name = target.judge_target or self.options.judge_target
+        """The target that judges another one's answers: the one that it names, else the run's, else its file's, else itself if it is a
+        model."""
+        name = target.judge_target or self.options.judge_target or self.files[file].judge_target
         if name is not None:
             return next((judge for judge in self.files[file].judges if judge.name == name), None)
         return target if target.facts.calls_models else None
@@ -151,32 +160,50 @@ class LoadedEvals:
 
 
 def load(
-    options: EvalSpec, environ: Mapping[str, str], notices: Notices, *, around: SearchPath | None = None
+    options: EvalSpec,
+    environ: Mapping[str, str],
+    notices: Notices,
+    *,
+    around: SearchPath | None = None,
+    lacking: dict[str, None] | None = None,
+    given: Given = NOTHING,
+    usable: bool = True,
 ) -> LoadedEvals:
-    """Read and check everything. ``options`` must be resolved; ``around``: where the command was given, if not in the current folder.
+    """Read and check everything. ``options`` must be resolved; ``around``: where the command was given, if not in the current folder;
+    ``lacking``: takes what keeps the files from being run here although they are right, and otherwise would be raised too; ``given``: in
+    Python; ``usable``: whether targets and judges must be usable here, with the keys and programs that they need.
 
     Raises UserError with one line for each problem: file, line, field.
     """
-    around = around or SearchPath.of(Path.cwd())
-    paths = find_evals(options.eval_files, around)
-    found = distinctly_named(load_evals(paths, around, notices=notices, skip_invalid=options.skip_invalid))
-    files = [chosen(file, options) for file in found]
-    if not any(file.tests or file.invalid for file in files):
-        raise UserError("no tests are left: " + _why_none(options))
-    choosing = _Choosing(options, environ, around)
-    settled = [choosing.file(file, whole) for file, whole in zip(files, found, strict=True)]
-    for notice in choosing.findings.notices:
-        notices(notice)
-    if choosing.findings.problems:
-        raise problems_error(list(dict.fromkeys(choosing.findings.problems)))
-    if not any(file.tests or file.invalid for file, _ in settled):
-        raise UserError(f"no tests are left: --target={','.join(options.target or ())} fits none")
-    prepared = PreparedEval(options, tuple(targets for _, targets in settled), str(around.here))
-    return LoadedEvals(tuple(file for file, _ in settled), prepared)
+    findings = Findings(unknown=None if options.strict else UnknownKeys(), lacking=lacking)
+    loading = _Loading(options, environ, around or SearchPath.of(Path.cwd()), findings, given, usable=usable)
+    try:
+        return loading.loaded(notices)
+    finally:
+        for notice in findings.all_notices():
+            notices(notice)
 
 
-def chosen(file: EvalFile, options: EvalSpec) -> EvalFile:
-    """With the tests that the settings choose."""
+_UNSET = "the environment variable "
+_NO_SUCH_TARGET = ("there is no target ", "no target is chosen", "no judge is configured")
+
+
+def _is_lacking(problem: str, *, own: bool) -> bool:
+    """Whether a problem of targets is not the eval file's: a variable that is not set, a program that is not on the path, or a target that
+    another targets file may have. ``own``: whether the eval file defines its targets itself."""
+    return (
+        _UNSET in problem
+        or problem.endswith(NOT_ON_PATH)
+        or (not own and any(words in problem for words in _NO_SUCH_TARGET))
+    )
+
+
+def chosen(file: EvalFile, options: EvalSpec, given: Given = NOTHING) -> EvalFile:
+    """With the tests that the settings choose, or what was given in Python."""
+    if given.chosen is not None:
+        targets = given.chosen.get(file.path, {})
+        tests = (replace(test, targets=tuple(targets[test.id])) for test in file.tests if test.id in targets)
+        file = replace(file, tests=tuple(tests))
     everywhere = bool(options.dry_run or options.from_output)
     if not (options.test_id or options.tag is not None or options.exclude_tag or everywhere):
         return file
@@ -214,40 +241,93 @@ def _with_others(targets: FileTargets, file: EvalFile, whole: EvalFile) -> FileT
     return replace(targets, others=tuple(dict.fromkeys(each for each in named if each not in chosen)))
 
 
-class _Choosing:
-    """Finds the targets of eval files, and whether they can be used. ``findings``: what is wrong, and what the person should know."""
+class _Loading:
+    """Reads eval files, and finds their targets and whether they can be used. ``findings``: what is wrong, and what the person should
+    know."""
 
-    def __init__(self, options: EvalSpec, environ: Mapping[str, str], around: SearchPath) -> None:
+    def __init__(
+        self,
+        options: EvalSpec,
+        environ: Mapping[str, str],
+        around: SearchPath,
+        findings: Findings,
+        given: Given,
+        *,
+        usable: bool,
+    ) -> None:
+        self._given = given
+        self._usable = usable
         self._options = options
         self._environ = environ
         self._around = around
-        self._check = TargetCheck(around, environ)
-        self.findings = Findings()
+        self._check = TargetCheck(around, environ, given.functions)
+        self._findings = findings
 
-    def file(self, file: EvalFile, whole: EvalFile) -> tuple[EvalFile, FileTargets]:
+    def loaded(self, notices: Notices) -> LoadedEvals:
+        """The files, with the tests that were chosen and their targets. ``notices``: gets those of single files. Raises UserError."""
+        options, around, findings, given = self._options, self._around, self._findings, self._given
+        named = [path for path in options.eval_files if Path(path) not in given.sources]
+        paths = [*given.sources, *(find_evals(named, around) if named else ())]
+        loaded = load_evals(
+            paths,
+            around,
+            notices=notices,
+            environ=self._environ,
+            skip_invalid=options.skip_invalid,
+            version=options.format,
+            findings=findings,
+            given=given,
+        )
+        found = [
+            settled_workspaces(each, options.workspace_mode, options.workspace_path, findings)
+            for each in distinctly_named(loaded)
+        ]
+        files = [chosen(file, options, given) for file in found]
+        if not any(file.tests or file.invalid for file in files):
+            raise UserError("no tests are left: " + _why_none(options))
+        before = len(findings.problems)
+        settled = [self._file(file, whole) for file, whole in zip(files, found, strict=True)]
+        if findings.lacking is not None and not options.targets:
+            own = any(file.targets is not None for file in found)
+            lacks = [line for line in findings.problems[before:] if _is_lacking(line, own=own)]
+            findings.lacking |= dict.fromkeys(lacks)
+            findings.problems = [line for line in findings.problems if line not in lacks]
+        if findings.problems:
+            raise problems_error(list(dict.fromkeys(findings.problems)))
+        if not findings.lacking and not any(file.tests or file.invalid for file, _ in settled):
+            raise UserError(f"no tests are left: --target={','.join(options.target or ())} fits none")
+        prepared = PreparedEval(options, tuple(targets for _, targets in settled), str(around.here))
+        return LoadedEvals(tuple(file for file, _ in settled), prepared)
+
+    def _file(self, file: EvalFile, whole: EvalFile) -> tuple[EvalFile, FileTargets]:
         """A file with the tests that targets answer. ``whole``: with those that were not chosen."""
         survey, choice, judges = Survey.of(file.tests), Choice(), tuple[Target, ...]()
-        before = len(self.findings.problems)
-        with self.findings.catching():
+        before = len(self._findings.problems)
+        with self._findings.catching():
             choice, judges = self._choice(file, survey)
         if file.converses and self._options.regrade is None:
-            check_askable(file.tests, choice, self.findings)
-        if file.depends and len(self.findings.problems) == before:
-            check_chosen(file.tests, whole, choice, _chosen_by(self._options), self.findings)
+            check_askable(file.tests, choice, self._findings)
+        if file.depends and len(self._findings.problems) == before:
+            check_chosen(file.tests, whole, choice, _chosen_by(self._options), self._findings)
             if self._options.regrade is None:
-                tell_of_batches(file, choice, self.findings)
+                tell_of_batches(file, choice, self._findings)
         if choice.changes(survey):
             tests = tuple(choice.settled(test) for test in file.tests if choice.of(test.targets))
             file = replace(file, tests=tests)
         targets = _file_targets(file, survey, choice, judges, self._options)
-        if len(self.findings.problems) == before:
+        if self._usable and len(self._findings.problems) == before:
             self._check_all(survey, choice, targets)
         return file, _with_others(targets, file, whole)
 
     def _choice(self, file: EvalFile, survey: Survey) -> tuple[Choice, tuple[Target, ...]]:
         options, recorded = self._options, tuple[Target, ...]()
         available = find_targets(
-            file, None if options.targets is None else Path(options.targets), self._environ, search_path=self._around
+            file,
+            None if options.targets is None else Path(options.targets),
+            self._environ,
+            search_path=self._around,
+            unknown=self._findings.unknown,
+            given=self._given.targets,
         )
         if options.regrade is not None:
             choice, recorded = _recorded_choice(file, options)
@@ -255,9 +335,21 @@ class _Choosing:
             stand_in = replace(_stand_in(file, options), judge_target=usual_judge(file, survey, available))
             choice = Choice((stand_in.name,), (stand_in,))
         else:
-            choice = choose_targets(file, survey, available, options.target or (), self.findings)
-        judges = choose_judges(survey, choice, options.judge_target, available, self.findings, recorded)
+            choice = choose_targets(file, survey, available, options.target or (), self._findings)
+        choice = self._with_judge(choice, available)
+        wanted = options.judge_target or file.judge_target
+        place = "--judge_target" if options.judge_target else str(file.location.at("judge_target"))
+        judges = choose_judges(survey, choice, wanted, available, self._findings, recorded, place)
         return choice, judges
+
+    def _with_judge(self, choice: Choice, available: TargetFile) -> Choice:
+        """The choice, with the one judge of all targets, if the settings name it."""
+        judge = self._options.grader_target
+        if judge is None:
+            return choice
+        if not available.knows(judge):
+            raise UserError(f"--grader_target: {available.unknown(judge)}")
+        return replace(choice, targets=tuple(replace(target, judge_target=judge) for target in choice.targets))
 
     def _check_all(self, survey: Survey, choice: Choice, targets: FileTargets) -> None:
         """Raises nothing; ``findings`` has what is wrong."""
@@ -267,11 +359,11 @@ class _Choosing:
         known = {target.name: target for target in (*targets.targets, *targets.judges)}
         run = not (options.regrade or options.from_output)
         judging = Judging(choice, judges, known, ungraded=options.allow_ungraded, workspaces=run)
-        self.findings.problems += [*judging.problems(survey), *workspace_problems(survey, choice, targets.targets)]
+        self._findings.problems += [*judging.problems(survey), *workspace_problems(survey, choice, targets.targets)]
         for judge in judging.needed(survey):
-            self._check.judging(judge, self.findings)
+            self._check.judging(judge, self._findings)
         for target in targets.targets if options.regrade is None else ():
-            self._check.answering(target, self.findings, hooked=survey.hooked)
+            self._check.answering(target, self._findings, hooked=survey.hooked)
 
 
 def _file_targets(
@@ -292,6 +384,7 @@ def _file_targets(
         in_turn=in_turn(survey.trials, options.trials),
         usual=choice.usual,
         depends=file.depends,
+        judge_target=file.judge_target,
     )
 
 
@@ -323,7 +416,8 @@ def _stand_in(file: EvalFile, options: EvalSpec) -> Target:
     if options.from_output is not None:
         if not Path(options.from_output).is_file():
             raise UserError(f"--from_output: there is no file {options.from_output}")
-        kind, settings = "replay", {"provider": "replay", "path": options.from_output}
+        kind = "transcript" if is_transcript(Path(options.from_output)) else "replay"
+        settings = {"provider": kind, "path": options.from_output}
         name = Path(options.from_output).stem
     else:
         kind, settings, name = "mock", {"provider": "mock", **_delay_keys(options)}, DRY

@@ -10,9 +10,19 @@ from typing import Any
 
 from manyhands.graders.config import grader_types
 from manyhands.graders.registry import load_kind
-from manyhands.io.keys import Entry
+from manyhands.io.keys import ASIDE, Entry
 from manyhands.io.locations import Location
-from manyhands.workloads.evals.evalfile.keys import ASIDE, REFERENCE, Block, EvalBlock, TestBlock, TurnBlock
+from manyhands.workloads.evals.evalfile.formats import ONLY_FIFTH
+from manyhands.workloads.evals.evalfile.keys import (
+    REFERENCE,
+    Block,
+    EvalBlock,
+    RepoBlock,
+    TargetRefBlock,
+    TestBlock,
+    TurnBlock,
+    WorkspaceBlock,
+)
 from manyhands.workloads.evals.evalfile.messages import ROLES
 from manyhands.workloads.evals.targets.kinds.registry import ALIASES, KINDS
 
@@ -33,17 +43,62 @@ _MESSAGE: Schema = {
 }
 
 
+_SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+_MAPPING = {"type": "object"}
+_LIST = {"type": "array"}
+_WORDS = {"type": ["string", "object"]}
+_FIFTH: Schema = {
+    "name": {"type": "string"},
+    "prompts": {"type": ["string", "object", "array"], "minItems": 1},
+    "providers": {"type": ["string", "object", "array"], "minItems": 1},
+    "tests": {
+        "type": ["string", "array"],
+        "items": {
+            **_WORDS,
+            "properties": {
+                "vars": _MAPPING,
+                "assert": {**_LIST, "items": _WORDS},
+                "options": _MAPPING,
+                "metadata": _MAPPING,
+                "threshold": _SHARE,
+            },
+        },
+    },
+    "scenarios": {**_LIST, "items": _WORDS},
+    "default_test": {**_WORDS, "properties": {"vars": _MAPPING, "assert": _LIST, "threshold": _SHARE}},
+    "assert": {**_LIST, "items": _WORDS},
+    "evaluate_options": {
+        **_MAPPING,
+        "properties": {"max_concurrency": {"type": "integer", "minimum": 1}, "budget_usd": {"exclusiveMinimum": 0}},
+    },
+    "environment": {**_WORDS, "required": ["type", "workdir"]},
+    "extensions": _LIST,
+    "threshold": _SHARE,
+    "tags": {"type": ["string", "array", "object"]},
+}
+"""Keys of files in AgentV 5's words."""
+
+
 def eval_schema() -> Schema:
     """Of eval files."""
     definitions: Schema = {}
     top = _block(EvalBlock, definitions)
     test = _if({"type": "object"}, _define(TestBlock, definitions))
-    _define(TurnBlock, definitions)
+    for block in (TurnBlock, RepoBlock):
+        _define(block, definitions)
     tests = {"type": ["string", "array"], "items": {"type": ["string", "object"], **test}}
     for keys in (top["properties"], top["patternProperties"]):
         keys.update({word: {**keys[word], **tests} for word in keys if EvalBlock.key_of(_plain(word)) == "tests"})
-    definitions |= {"Message": _MESSAGE, "Grader": _grader(definitions), "Targets": _targets(definitions)}
-    return {"$schema": DRAFT, "title": "Eval file", **top, "$defs": definitions}
+    definitions |= {
+        "Message": _MESSAGE,
+        "Grader": _grader(definitions),
+        "Targets": _targets(definitions),
+        "TargetRef": _or_text(_define(TargetRefBlock, definitions)),
+        "Workspace": _or_text(_define(WorkspaceBlock, definitions)),
+    }
+    later = {"anyOf": [{"required": [key]} for key in ONLY_FIFTH]}
+    of_fifth = {"type": "object", "properties": _FIFTH, "anyOf": [{"required": ["tests"]}, {"required": ["scenarios"]}]}
+    return {"$schema": DRAFT, "title": "Eval file", "if": later, "then": of_fifth, "else": top, "$defs": definitions}
 
 
 def targets_schema() -> Schema:
@@ -67,8 +122,8 @@ def targets_schema() -> Schema:
 def _targets(definitions: Schema) -> Schema:
     definitions["Target"] = {
         "type": "object",
-        "required": ["provider"],
-        "properties": {"provider": {"type": "string"}},
+        "anyOf": [{"required": ["provider"]}, {"required": ["use_target"]}],
+        "properties": {"provider": {"type": "string"}, "use_target": {"type": "string"}},
         "allOf": [_if(_provider(kind), _define(KINDS[kind].block(), definitions, variables=True)) for kind in KINDS],
     }
     for block in (block for kind in KINDS.values() for block in kind.block().mappings.values()):
@@ -116,6 +171,11 @@ def _if(condition: Schema, reference: str) -> Schema:
     return {"if": condition, "then": {"$ref": reference}}
 
 
+def _or_text(reference: str) -> Schema:
+    """A mapping of a class, or a text instead."""
+    return {"type": ["string", "object"], **_if({"type": "object"}, reference)}
+
+
 def _define(block: type[Entry], definitions: Schema, *, variables: bool = False) -> str:
     """The reference to a class, which is put into the definitions."""
     if block.__name__ not in definitions:
@@ -131,6 +191,7 @@ def _block(block: type[Entry], definitions: Schema, *, variables: bool = False) 
         if name in classes:
             _respell(found, classes[name])
         definitions.setdefault(name, _tidy(found))
+    schema["properties"] |= {word: {} for word in sorted(block.idle)}
     if variables:
         schema["properties"] = {key: {"anyOf": [found, _VARIABLE]} for key, found in schema["properties"].items()}
     _respell(schema, block)

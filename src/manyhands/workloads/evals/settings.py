@@ -65,7 +65,7 @@ def _outputs(value: Any) -> Any:
     paths = tuple(str(path) for path in ([value] if isinstance(value, (str, FilePath)) else value))
     wrong = next((path for path in paths if FilePath(path).suffix.lower() not in ENDINGS), None)
     if wrong is not None:
-        raise ValueError(f"must end in one of {', '.join(ENDINGS)}")
+        raise ValueError(f"must end in one of {', '.join(ENDINGS)}; a folder for the run in a slash")
     return paths
 
 
@@ -84,6 +84,13 @@ def _patterns(value: Any) -> Any:
 
 
 _OTEL = ("otel_file", "export_otel", "otel_backend", "otel_capture_content", "otel_group_turns")
+_RESULTS_REPOSITORY = (
+    "results_repo",
+    "results_branch",
+    "results_remote",
+    "results_push",
+    "results_require_push",
+)
 _OF_NOBODY = ("executor", "log_prefix_chars", "reasoning_config", "prefill_messages")
 _INSTEAD = {
     **{
@@ -92,10 +99,17 @@ _INSTEAD = {
         if name not in (*RunOptions.fields, "keep_workspaces")
     },
     **dict.fromkeys(_OF_NOBODY, "it has no meaning for evaluations"),
+    "retry_failed": "--retry_errors executes the tests of a run again that ended in errors, --rerun_failed also those that failed",
     **dict.fromkeys(
-        ("rerun_failed", "retry_failed"),
-        "manyhands resume RUN --retry_errors executes the tests of a run again that ended in errors",
+        _RESULTS_REPOSITORY,
+        "results are not committed anywhere; they are files in the run's folder, which --output=FOLDER can choose",
     ),
+    **dict.fromkeys(
+        ("record_replay", "record_replay_variant"), "a run keeps its answers: --regrade RUN grades them again"
+    ),
+    "experiment": "name the run with --run_name, or choose its folder with --output=FOLDER",
+    "artifacts": "choose the run's folder with --output=FOLDER",
+    "output_messages": "results have all messages of an answer",
     **dict.fromkeys(
         _OTEL,
         "nothing is written for OpenTelemetry; --trace_file writes a line of JSON for each test, with its tool calls",
@@ -135,8 +149,20 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
     )
     tag: OptionalList = setting(None, "Only tests with at least one of these tags.", group=TESTS, identity=True)
     exclude_tag: OptionalList = setting(None, "Exclude tests with any of these tags.", group=TESTS, identity=True)
+    format: Literal["auto", "agentv-2", "agentv-4", "agentv-5"] = setting(
+        "auto",
+        "Version of AgentV's format that eval files are written in; auto: as their keys say, else an earlier one than 5.",
+        group=TESTS,
+        identity=True,
+    )
     skip_invalid: Flag = setting(
         False, "Leave out tests that can't be run; they count as discarded.", group=TESTS, identity=True
+    )
+    strict: Flag = setting(
+        False,
+        "Refuse keys of files that mean nothing, which are noted otherwise.",
+        group=TESTS,
+        recorded=False,
     )
     trials: Annotated[int | None, optional_whole(1, 1000)] = setting(
         None,
@@ -156,7 +182,7 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
     )
     from_output: OptionalPath = setting(
         None,
-        "Grade the answers in this file, in the format of batch commands; no target is run.",
+        "Grade the answers in this file, in the format of batch commands or of AgentV's transcripts; no target is run.",
         group=TARGETS,
         identity=True,
         value="FILE",
@@ -206,6 +232,13 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
         identity=True,
         value="NAME",
     )
+    grader_target: OptionalText = setting(
+        None,
+        "Target that judges all answers, whichever judge the evaluated targets name; graders with a target of their own keep it.",
+        group=GRADING,
+        identity=True,
+        value="NAME",
+    )
     allow_ungraded: Flag = setting(
         False,
         "Accept tests that nothing grades, and count them as ungraded: those without graders where no judge is configured, and those "
@@ -242,6 +275,20 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
         "Also write the results in the format of the suffix: .jsonl, .json, .xml (JUnit), .html, .yaml.",
         group=OUTPUT,
         value="FILE",
+    )
+    workspace_mode: Literal["pooled", "temp", "static"] | None = setting(
+        None,
+        "Workspaces of tests that have one: temp (of each test), pooled (shared), static (the existing folder of "
+        "--workspace_path); default: as the eval file says.",
+        group=TESTS,
+        identity=True,
+    )
+    workspace_path: OptionalPath = setting(
+        None,
+        "Existing folder in which targets work, one test after the other, in place of workspaces.",
+        group=TESTS,
+        identity=True,
+        value="FOLDER",
     )
     keep_workspaces: Flag = setting(
         False, "Keep all workspaces (default: those of tests that did not pass).", group=OUTPUT
@@ -280,6 +327,13 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
     retry_errors: Flag = setting(
         False, "With --resume: retry tests that ended in errors.", group=RESUME, recorded=False
     )
+    rerun_failed: Flag = setting(
+        False,
+        "Continue the run of this name, and run its tests again that failed or ended in errors, with all their samples, from nothing; "
+        "results say that they are re-rolled, and what came first.",
+        group=RESUME,
+        recorded=False,
+    )
     regrade: OptionalText = setting(
         None,
         "Grade the answers of this finished run again, without running the targets.",
@@ -307,10 +361,14 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
         given = [name for name in ("from_output", "regrade", "dry_run") if getattr(self, name)]
         if len(given) > 1:
             raise UserError(f"give --{given[0]} or --{given[1]}, not both")
+        if self.judge_target is not None and self.grader_target is not None:
+            raise UserError("give --judge_target or --grader_target, not both")
         if self.keep_workspaces and self.cleanup_workspaces:
             raise UserError("give --keep_workspaces or --cleanup_workspaces, not both")
         if self.max_retries is not None and self.max_attempts is not None:
             raise UserError("give --max_retries or --max_attempts, not both")
+        if self.workspace_path is not None and self.workspace_mode not in (None, "static"):
+            raise UserError(f"--workspace_path goes with --workspace_mode=static, not {self.workspace_mode}")
         delays = [name for name in DELAYS if getattr(self, name) is not None]
         if delays and not self.dry_run:
             raise UserError(f"--{delays[0]} goes with --dry_run")
@@ -322,7 +380,7 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
         if self.trace_file is not None:
             check_trace_name(FilePath(self.trace_file))
         spec = super().resolved()
-        named = ("targets", "from_output", "out", "cache_dir", "trace_file")
+        named = ("targets", "from_output", "out", "cache_dir", "trace_file", "workspace_path")
         changes: dict[str, Any] = {name: absolute(path) for name in named if (path := getattr(self, name))}
         # One way of naming a file, whichever folder the command is given in: these say what run it is.
         changes["eval_files"] = tuple(os.path.abspath(path) for path in self.eval_files)

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from manyhands.core.errors import UserError
 from manyhands.core.settings import shown
 from manyhands.core.text import suggestion
-from manyhands.io.locations import Findings
-from manyhands.io.search_paths import SearchPath
+from manyhands.io.locations import Findings, UnknownKeys
+from manyhands.io.search_paths import SearchPath, environment
 from manyhands.io.yaml_files import read_yaml
 from manyhands.workloads.evals.evalfile.files import (
     JSONL_ENDING,
@@ -19,9 +20,13 @@ from manyhands.workloads.evals.evalfile.files import (
     find_evals,
     kind_of_file,
 )
+from manyhands.workloads.evals.evalfile.interpolation import has_reference
+from manyhands.workloads.evals.evalfile.sources.scripts import SCRIPT_ENDINGS
 from manyhands.workloads.evals.prepared import load
 from manyhands.workloads.evals.settings import EvalSpec
-from manyhands.workloads.evals.targets.definitions import made_target, read_targets
+from manyhands.workloads.evals.targets.definitions import Entries, made_target, read_targets
+from manyhands.workloads.evals.targets.entries import TargetEntry, followed, is_beyond
+from manyhands.workloads.evals.targets.kinds.registry import no_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,8 @@ def validate(
     """A report on each file, in order; a folder stands for the files of a known kind below it, a pattern for those that fit it.
     ``options``: settings of an evaluation (``EvalSpec``) that choose targets or tests; ``environ``: the real environment.
 
-    What an eval file's report says is what an evaluation of that file with these settings would be refused for.
+    What an eval file's report says is what an evaluation of that file with these settings would be refused for: what is wrong with the
+    file as problems, what only this machine or its targets files lack as notices. With ``strict`` all are problems.
     Raises UserError for a path, a pattern or a setting that can't be used.
     """
     search_path = SearchPath.of(here or Path.cwd(), root)
@@ -75,10 +81,10 @@ class _Checking:
 
     def report(self, path: Path, kind: FileKind | None) -> Report:
         """``kind``: None if it has to be found out."""
-        findings = Findings()
+        findings = Findings(unknown=None if self.options.get("strict") else UnknownKeys())
         name = self.search_path.shown(path)
         with findings.catching():
-            if kind is None and path.suffix != JSONL_ENDING:
+            if kind is None and path.suffix not in (JSONL_ENDING, *SCRIPT_ENDINGS):
                 kind = kind_of_file(path, read_yaml(path, name)[0])
             kind = kind or "eval"
             if kind == "eval":
@@ -86,19 +92,42 @@ class _Checking:
             elif kind == "targets":
                 self._targets(path, name, findings)
             else:
-                Config.read(path, self.search_path)
-        return Report(path, kind, tuple(dict.fromkeys(findings.problems)), tuple(findings.notices))
+                Config.read(path, self.search_path, findings)
+        return Report(path, kind, tuple(dict.fromkeys(findings.problems)), findings.all_notices())
 
     def _eval(self, path: Path, findings: Findings) -> None:
         options = EvalSpec.make({**self.options, "eval_files": [str(path)]}).resolved()
-        load(options, self.environ, findings.notice, around=self.search_path)
+        lacking = None if options.strict else dict[str, None]()
+        try:
+            load(options, self.environ, findings.notice, around=self.search_path, lacking=lacking)
+        finally:
+            for line in lacking or ():
+                findings.notice(f"{line} (which it needs to run)")
 
     def _targets(self, path: Path, name: str, findings: Findings) -> None:
-        entries = read_targets(path, name)
+        entries = read_targets(path, name, findings.unknown)
         for entry in entries.values():
             with findings.catching():
-                target = made_target(entry, path.parent, None)
-                judge = target.judge_target
-                if judge is not None and judge not in entries:
-                    hint = suggestion(judge, entries)
-                    findings.problem(target.at("judge_target"), f"there is no target {shown(judge)}{hint}")
+                self._target(entry, entries, path.parent, findings)
+
+    def _target(self, entry: TargetEntry, entries: Entries, folder: Path, findings: Findings) -> None:
+        """A target of a targets file. What is wrong only where it is used is a notice."""
+        used = entry
+        if entry.delegates:
+            variables = environment(folder, self.search_path, self.environ)
+            try:
+                used = followed(entry, entries.get, variables, lambda: f"known: {', '.join(entries)}")
+            except UserError as error:
+                if not has_reference(entry.value[entry.word("use_target") or ""]):
+                    raise
+                findings.notice(str(error))
+                return
+        if is_beyond(used):
+            findings.notice(str(no_kind(used.value["provider"], used.location.at("provider"))))
+            return
+        target = made_target(used, folder, None, environ=self.environ, told=findings)
+        judge = target.judge_target
+        if judge is not None and judge not in entries:
+            findings.notice(
+                target.at("judge_target").says(f"there is no target {shown(judge)}{suggestion(judge, entries)}")
+            )

@@ -20,6 +20,7 @@ from manyhands.processes.scripts import Scripts
 from manyhands.processes.strays import process_mark
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.evalfile.contents import EvalFile, judge_needs
+from manyhands.workloads.evals.evalfile.sources.given import NOTHING, Given
 from manyhands.workloads.evals.executing import SessionExecutor
 from manyhands.workloads.evals.grading.conversation import written_graders
 from manyhands.workloads.evals.grading.graded_answer import GradingSettings, TestGrader
@@ -51,9 +52,10 @@ class EvalsWorkload(Workload):
         files: tuple[EvalFile, ...] | None = None,
         edits: Sequence[Edits] = (),
         tell: Callable[[str], None] = ignore_notice,
+        given: Given = NOTHING,
     ) -> None:
         """``files``: the eval files, if they were read and their targets checked already; ``edits``: what is different in them since the
-        run was made; ``tell``: shows the person a line while the run is executed."""
+        run was made; ``tell``: shows the person a line while the run is executed; ``given``: in Python."""
         self.spec = spec
         self._folder = run_folder
         self._prepared = PreparedEval.from_json(spec, run_folder.parent)
@@ -64,6 +66,7 @@ class EvalsWorkload(Workload):
         self._executor: SessionExecutor | None = None
         self._edits = edits
         self._tell = tell
+        self._given = given
 
     @property
     def prepared(self) -> PreparedEval:
@@ -125,7 +128,7 @@ class EvalsWorkload(Workload):
     def plan(self) -> Iterable[PlannedItem]:
         options = self._prepared.options
         if self._loaded is None:
-            self._loaded = load(options, os.environ, lambda text: None).files
+            self._loaded = load(options, os.environ, lambda text: None, given=self._given).files
         loaded, self._loaded = self._loaded, None  # from here on they are in the journal
         for item in plan_tests(loaded, chosen_names(self._prepared), options.trials):
             if "test" in item.payload:
@@ -145,13 +148,16 @@ class EvalsWorkload(Workload):
             around, run_id = SearchPath.of(Path(self._prepared.here)), run_id_of(self._folder)
             tools = workspace_tools(self._folder, run_id, runner, os.environ, said, around, live=not replay)
             stack.push_async_callback(tools.templates.close)
-            openings = Openings(self._prepared, self._folder, os.environ, runner, mark, stack, tools, self._tell)
+            functions = self._given.functions
+            openings = Openings(
+                self._prepared, self._folder, os.environ, runner, mark, stack, tools, self._tell, functions
+            )
             schedule = SessionSchedule(self._prepared, self._folder, replay=replay)
             stack.callback(schedule.close)
             seconds = options.grader_timeout or options.agent_timeout or GRADER_SECONDS
             folders = [Path(file.path).parent for file in self._prepared.files]
             environments = [{} if replay else additions(folder, around, os.environ) for folder in folders]
-            settings = GradingSettings(self._prepared.thresholds, folders, seconds, environments)
+            settings = GradingSettings(self._prepared.thresholds, folders, seconds, environments, functions)
             grader = TestGrader(settings, scripts)
             self._executor = SessionExecutor(self._prepared, self._folder, openings, grader, schedule)
             if not replay:

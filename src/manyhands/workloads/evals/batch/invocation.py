@@ -21,6 +21,7 @@ from manyhands.io.files import bytes_written_aside, mask_secrets, written_aside
 from manyhands.processes.children import to_the_end
 from manyhands.processes.commands import CommandRunner, RunningCommand, failure_of
 from manyhands.processes.output import KeptStream
+from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.files.trees import Tree
 from manyhands.workloads.evals.batch.output import OutputFile, Progress
 from manyhands.workloads.evals.batch.records import NoRecord, RecordIndex, meaning_of, parse_line
@@ -29,10 +30,13 @@ from manyhands.workloads.evals.evalfile.contents import Workspace
 from manyhands.workloads.evals.targets.answers import Answer, read_record, shown
 from manyhands.workloads.evals.targets.command import PROMPT, CommandSettings, Values
 from manyhands.workloads.evals.workspaces.changes import MAX_CHARACTERS
-from manyhands.workloads.evals.workspaces.templates import TREE
+from manyhands.workloads.evals.workspaces.templates import TREE, inside
 from manyhands.workloads.evals.workspaces.workspace import (
+    BASELINE,
+    SCRATCH,
     Seen,
     WorkspaceTools,
+    baseline,
     fresh_copy,
     make_sure,
     workspace_changes,
@@ -358,32 +362,47 @@ class InvocationWorkspaces:
         self._tools = tools
 
     async def make(self, folder: Path) -> Path:
-        """A fresh one. ``folder``: the invocation's. Raises UserError if it can't be made."""
-        folder = folder.absolute()
-        source = await self._tools.templates.ready(self._eval_file, self._settings)
+        """A fresh one, or the existing folder. ``folder``: the invocation's. Raises UserError if it can't be made."""
+        tree = self._tree(folder)
         try:
-            await asyncio.to_thread(fresh_copy, source, folder / TREE)
+            source = await self._tools.templates.ready(self._eval_file, self._settings)
+            if self._settings.in_place:
+                before = folder.absolute() / BASELINE
+                await asyncio.to_thread(baseline, source, before, self._tools.data_folder)
+            else:
+                await asyncio.to_thread(fresh_copy, source, tree)
         except OSError as error:
             raise UserError(f"{self._eval_file}: the workspace can't be made: {error}") from error
-        return folder / TREE
+        except ItemError as error:
+            raise UserError(f"{self._eval_file}: {error.message}") from error
+        return tree
 
     async def note_changes(self, folder: Path) -> None:
         """Write down what the command changed, which has ended. Raises StorageError."""
-        folder = folder.absolute()
-        await asyncio.to_thread(make_sure, folder / TREE)
-        before = await self._tools.templates.ready(self._eval_file, self._settings)
-        changes, _ = await workspace_changes(before, folder, self._tools)
+        folder, tree = folder.absolute(), self._tree(folder)
+        if self._settings.in_place:
+            before, left_out = folder / BASELINE, inside(tree, self._tools.data_folder)
+        else:
+            await asyncio.to_thread(make_sure, tree)
+            before, left_out = await self._tools.templates.ready(self._eval_file, self._settings), None
+        changes, _ = await workspace_changes(before, tree, folder / SCRATCH, self._tools, left_out)
+        if self._settings.in_place:
+            await asyncio.to_thread(remove_tree, before)
         if changes is not None:
             await asyncio.to_thread(_write_changes, folder / CHANGES, changes)
 
     async def seen(self, folder: Path) -> Seen:
         """What graders get to know of it."""
-        folder = folder.absolute()
+        tree = self._tree(folder)
         try:
-            changes = await asyncio.to_thread(_read_changes, folder)
+            changes = await asyncio.to_thread(_read_changes, folder.absolute())
         except (OSError, ValueError):
-            return Seen(folder / TREE, None)  # the command was cut off
-        return Seen(folder / TREE, changes)
+            return Seen(tree, None)  # the command was cut off
+        return Seen(tree, changes)
+
+    def _tree(self, folder: Path) -> Path:
+        path = self._settings.path
+        return path if self._settings.in_place and path is not None else folder.absolute() / TREE
 
 
 def _read_changes(folder: Path) -> str:

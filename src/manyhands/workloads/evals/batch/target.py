@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from manyhands.engine.journal.reader import JournalReader
 from manyhands.workloads.evals.batch.command import BatchCommand
 from manyhands.workloads.evals.batch.invocation import InvocationWorkspaces
 from manyhands.workloads.evals.batch.reports import BatchReport, Fault
-from manyhands.workloads.evals.evalfile.contents import Test, Workspace, each_once
+from manyhands.workloads.evals.evalfile.contents import Test, Workspace, each_once, with_variables
 from manyhands.workloads.evals.targets.answers import Answer, read_text
 from manyhands.workloads.evals.targets.live import record_cost
 from manyhands.workloads.evals.workspaces.workspace import Seen, TestWorkspace
@@ -147,6 +147,8 @@ class BatchScope:
     """From 0."""
     others: tuple[str, ...] = ()
     """Ids of the eval file that are not in the run."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """The variables whose values tests may have that are not recorded."""
 
     def tests(self) -> BatchTests:
         """The tests, read in one pass."""
@@ -161,7 +163,7 @@ class BatchScope:
                     known.add(test["id"])
                     continue
                 if not ids and test.get("workspace"):
-                    workspace = Test.from_json(test).workspace
+                    workspace = Test.from_json(with_variables(test, lambda: self.environ)).workspace
                 ids[test["id"]] = None
                 files |= dict.fromkeys(_files(test))
         return BatchTests(tuple(ids), each_once(files), frozenset(known - ids.keys()), workspace)
@@ -172,7 +174,7 @@ class BatchScope:
         with closing(JournalReader(self.run_folder)) as reader:
             for payload in self._of_file(reader):
                 if self._covers(payload) and payload["test"]["id"] in wanted:
-                    yield exact_line(_line(payload["test"]))[:-1]
+                    yield exact_line(_line(with_variables(payload["test"], lambda: self.environ)))[:-1]
 
     def unfinished(self) -> frozenset[str]:
         """The ids of the tests that have not ended."""

@@ -16,7 +16,6 @@ from manyhands.workloads.evals.evalfile.contents import DEFAULT_GRADER, Conversa
 from manyhands.workloads.evals.evalfile.keys import TestBlock, TestExecution, TurnBlock
 from manyhands.workloads.evals.evalfile.messages import (
     FILE,
-    TEXT,
     Messages,
     expected_messages,
     file_value,
@@ -24,18 +23,19 @@ from manyhands.workloads.evals.evalfile.messages import (
     input_messages,
     misspelled,
     parts,
+    with_files,
 )
 from manyhands.workloads.evals.evalfile.suite import (
     Entries,
     GraderLists,
     Suite,
     default_grader,
+    given_workspace,
     graders_of,
-    is_hooked,
     targets_of,
     trials_of,
-    workspace_of,
 )
+from manyhands.workloads.evals.evalfile.workspaces import is_hooked, workspace_of
 
 _OF_CONVERSATIONS = ("turns", "aggregation", "on_turn_failure", "window_size")
 
@@ -49,7 +49,7 @@ class RawTest:
     written: Mapping[FieldPath, str] = field(default_factory=dict)
     """The numbers in its file, as the person wrote them."""
     problem: str | None = None
-    """Why it can't be read, and then there is no value."""
+    """Why it can't be read, in one line or several."""
 
     def as_written(self, value: Json, location: Location) -> Json:
         """A number of the test, where it stands, as the person wrote it; a truth value as JSON has it; anything else unchanged."""
@@ -62,7 +62,7 @@ def read_test(suite: Suite, raw: RawTest) -> Test | Invalid:
     """The test of a mapping, or what is wrong with it."""
     findings = suite.findings.inner()
     if raw.problem is not None:
-        return Invalid(raw.location, None, (raw.problem,))
+        return Invalid(raw.location, _rough_id(raw.value), tuple(raw.problem.split("\n")))
     source = collect(TestBlock, raw.value, raw.location, findings)
     name = _id(raw, source, findings)
     if source is None or name is None:
@@ -94,6 +94,20 @@ def _rough_id(value: Json) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def _merged(shared: Mapping[str, Json], own: Mapping[str, Json]) -> dict[str, Json]:
+    """A test's data on top of the suite's: objects are merged, lists put together with each value once, else the test's value holds."""
+    found = dict(own)
+    for name, value in shared.items():
+        given = own.get(name)
+        if isinstance(value, list) and isinstance(given, list):
+            found[name] = [*value, *(each for each in given if each not in value)]
+        elif isinstance(value, Mapping) and isinstance(given, Mapping):
+            found[name] = _merged(value, given)
+        elif given is None:
+            found[name] = value
+    return found
+
+
 class _Building:
     """Makes one test."""
 
@@ -102,8 +116,15 @@ class _Building:
         self.findings = findings
         self.variables: Mapping[str, Json] = {**(suite.block.vars or {}), **(source.block.vars or {})}
         self.lists = suite.lists
-        if is_hooked(source.block.workspace):
-            self.lists = GraderLists(suite.folder, hooked=True, preprocessors=suite.block.preprocessors)
+        self._own = given_workspace(source, suite.folder, suite.search_path, findings, suite.environment)
+        if is_hooked(self._own.block):
+            self.lists = GraderLists(
+                suite.folder,
+                hooked=True,
+                preprocessors=suite.block.preprocessors,
+                words=suite.lists.words,
+                functions=suite.lists.functions,
+            )
         self._suite = suite
         self._raw = raw
         self._block = source.block
@@ -122,7 +143,7 @@ class _Building:
             suite.findings.notice(f"{self.source.location.file}: {said}")
         if not (self._says_what_is_good() or turns.graded):
             self.findings.problem(self.source.location, "criteria, expected_output or graders are required")
-        own = workspace_of(block.workspace, suite.folder, self.source.at("workspace"), self.findings)
+        own = workspace_of(self._own.block, self._own.folder, self._own.location, self.findings)
         return Test(
             id=name,
             input=messages,
@@ -131,12 +152,12 @@ class _Building:
             expected_output=expected,
             graders=graders,
             default_grader=default,
-            metadata=block.metadata or {},
+            metadata=_merged(suite.metadata, block.metadata or {}),
             conversation_id=block.conversation_id,
             tags=tuple(dict.fromkeys((*(suite.block.tags or ()), *(block.tags or ())))),
             targets=self._targets(),
             trials=trials_of(self._execution.trials or suite.execution.trials),
-            threshold=block.threshold,
+            threshold=self._execution.threshold if block.threshold is None else block.threshold,
             references=references,
             guideline_files=guideline_files,
             guidelines=self._guidelines(guideline_files),
@@ -144,6 +165,7 @@ class _Building:
             depends_on=self._depends_on(),
             on_dependency_failure=block.on_dependency_failure,
             conversation=turns.conversation,
+            secrets=suite.environment.secrets,
         )
 
     def filled(self, value: Json, location: Location) -> Any:
@@ -161,18 +183,16 @@ class _Building:
         if self._block.input is None:
             if self._block.input_files or not (before or self._block.mode):
                 self.findings.problem(self.source.location, "input is required")
-            return before
-        value = self.filled(self._block.input, location)
-        if self._block.input_files:
-            value = self._with_files(value, location)
-        return before + input_messages(value, location, self.findings)
+            files = self._files()
+            return (*before, {"role": "user", "content": files}) if files else before
+        messages = input_messages(self.filled(self._block.input, location), location, self.findings)
+        return before + with_files(messages, self._files())
 
-    def _with_files(self, value: Json, location: Location) -> Json:
-        if not isinstance(value, str):
-            self.findings.problem(location, "must be a text where there are input_files")
-            return value
-        files = [{"type": FILE, "value": named} for named in self._block.input_files or ()]
-        return [{"role": "user", "content": [*files, {"type": TEXT, "value": value}]}]
+    def _files(self) -> list[Json]:
+        """The files that go with the input, as parts of a message: the test's own, or else those of the suite."""
+        shared = () if self._execution.skip_defaults else self._suite.input_files
+        named = shared if self._block.input_files is None else self._block.input_files
+        return [{"type": FILE, "value": filled(each, self.variables)} for each in named]
 
     def _expected(self) -> Messages:
         return self.expected(self._block.expected_output, self.source.at("expected_output"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,9 +14,10 @@ from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 from manyhands.core.jsonio import Json
 from manyhands.graders.composite import AggregatorEntry
 from manyhands.graders.messages import reference_of
-from manyhands.graders.registry import BUILTIN, JUDGED, name_for
+from manyhands.graders.registry import BUILTIN, JUDGED, PROGRAMS, judge_access, name_for
 from manyhands.io.locations import Location
 from manyhands.workloads.evals.evalfile import messages
+from manyhands.workloads.evals.evalfile.interpolation import hidden, revealed
 from manyhands.workloads.evals.evalfile.messages import Messages
 
 
@@ -50,6 +51,11 @@ class Trials:
     """Whether no further trial begins once one has passed, where the strategy is ``pass_at_k``."""
 
 
+BEFORE_ALL, AFTER_ALL, BEFORE_EACH, AFTER_EACH = "before_all", "after_all", "before_each", "after_each"
+"""When hooks run."""
+STAGES = (BEFORE_ALL, BEFORE_EACH, AFTER_EACH, AFTER_ALL)
+
+
 @dataclass(frozen=True, slots=True)
 class Hook:
     """A command that runs before or after tests."""
@@ -62,8 +68,45 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetRef:
+    """A target that an eval file names, and what it says of it."""
+
+    name: str
+    use_target: str | None = None
+    """The target of the targets file whose settings it has; None: that of its own name."""
+    hooks: Mapping[str, Hook] = field(default_factory=dict)
+    """Commands that run before or after its tests, by name: ``before_all`` and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """A git repository that is checked out in a workspace."""
+
+    path: str
+    """Where: relative to the workspace."""
+    source: str
+    """What git clones: a URL, or an absolute path."""
+    commit: str = "HEAD"
+    """A commit, branch or tag."""
+    ancestor: int = 0
+    """How many first parents to go back from there."""
+    sparse: tuple[str, ...] = ()
+    """The folders that are checked out; empty: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What must be installed before hooks run."""
+
+    commands: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    """Of Python."""
+
+
+@dataclass(frozen=True, slots=True)
 class Workspace:
-    """The folder in which a target works: a copy of a template, with commands that run before and after tests."""
+    """The folder in which a target works: a copy of a template, with commands that run before and after tests. What is None is not
+    given."""
 
     template: Path | None = None
     """The folder that is copied."""
@@ -71,12 +114,59 @@ class Workspace:
     after_all: Hook | None = None
     before_each: Hook | None = None
     after_each: Hook | None = None
+    hooks_enabled: bool | None = None
+    """Whether these run; those of targets do anyway."""
+    reset_before: str | None = None
+    """Whether a shared workspace is put back to its beginning before each test: ``none``, ``fast`` or ``strict``."""
+    reset_after: str | None = None
+    """The like, after each test."""
+    repos: tuple[Repo, ...] | None = None
+    requirements: Requirements | None = None
+    isolation: str | None = None
+    """``shared`` or ``per_test``."""
+    mode: str | None = None
+    """``pooled``, ``temp`` or ``static``."""
+    path: Path | None = None
+    """The folder itself, with ``static``."""
+    image: str | None = None
+    """The image of containers in which programs are to grade."""
+    target: str | None = None
+    """The target whose own the workspace is; None: any target's."""
+    of_targets: tuple[tuple[str, str, Hook], ...] = ()
+    """Targets' own hooks: each target's name, the stage, and the hook."""
 
     def over(self, suite: Workspace | None) -> Workspace:
         """This workspace, with the suite's values where it has none."""
         if suite is None:
             return self
-        return replace(suite, **{name: value for name in self.__slots__ if (value := getattr(self, name)) is not None})
+        given = ((name, getattr(self, name)) for name in self.__slots__)
+        return replace(suite, **{name: value for name, value in given if value not in (None, ())})
+
+    def hooks(self, stage: str) -> tuple[Hook, ...]:
+        """The hooks of a stage in the order in which they run: the target's are nearest to its answers."""
+        own = None if self.hooks_enabled is False else getattr(self, stage)
+        found = [*(() if own is None else (own,)), *(hook for _, when, hook in self.of_targets if when == stage)]
+        return tuple(found if stage in (BEFORE_ALL, BEFORE_EACH) else reversed(found))
+
+    def of(self, target: str) -> Workspace:
+        """The workspace as a target has it: without the hooks of others, and if it is shared, its own."""
+        hooks = tuple(each for each in self.of_targets if each[0] == target)
+        return replace(self, of_targets=hooks, target=target if self.shared else None)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether targets work in an existing folder."""
+        return self.mode == "static" and self.path is not None
+
+    @property
+    def shared(self) -> bool:
+        """Whether each test finds what the one before it left."""
+        return self.in_place or (self.isolation != "per_test" and self.mode == "pooled") or self.isolation == "shared"
+
+    def resets(self, stage: str) -> bool:
+        """Whether a shared workspace is put back before ``before_each``, or before ``after_each``."""
+        wanted = self.reset_before if stage == BEFORE_EACH else self.reset_after
+        return self.hooks_enabled is not False and wanted not in (None, "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +236,10 @@ class Test:
     """The action when one of these is an error: ``skip``, ``fail`` or ``run``."""
     conversation: Conversation | None = None
     """Its turns, if it has several."""
+    variables: tuple[str, ...] = ()
+    """Of a test as it was recorded: the variables of the environment that it names because their values are secrets."""
+    secrets: Annotated[Mapping[str, str], Field(exclude=True)] = field(default_factory=dict, compare=False, repr=False)
+    """Secrets that may be in it, by the names of their variables; never recorded."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -184,9 +278,12 @@ class Test:
 
     def to_json(self) -> dict[str, Json]:
         """As a JSON object; ``from_json`` takes it back. What is as it is by default is left out; of the file's lines only the test's own
-        is kept."""
+        is kept, and of secrets the names of their variables (``with_variables`` puts their values in again)."""
         value: dict[str, Json] = _json().dump_python(self, mode="json", exclude_defaults=True, by_alias=True)
-        return value
+        if not self.secrets:
+            return value
+        written, names = hidden(value, self.secrets)
+        return {**written, "variables": names} if names else value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Test:
@@ -195,6 +292,19 @@ class Test:
 
     def _files(self, *, inline: bool) -> messages.Files:
         return messages.Files(self.references, self.guideline_files, inline)
+
+
+def with_variables(written: Mapping[str, Any], environ: Callable[[], Mapping[str, str]]) -> Mapping[str, Any]:
+    """A test as it was recorded, with the secrets that it names put in. ``environ``: reads the variables, where it names any.
+
+    Raises UserError for one that is not set.
+    """
+    names = written.get("variables")
+    if not names:
+        return written
+    kept = {name: value for name, value in written.items() if name != "variables"}
+    found: Mapping[str, Any] = revealed(kept, names, environ())
+    return found
 
 
 def each_once(paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -242,6 +352,8 @@ class EvalFile:
     """The targets that it defines."""
     target_names: tuple[str, ...] = ()
     """The names of the targets that are to answer its tests."""
+    target_refs: tuple[TargetRef, ...] = ()
+    """The same targets with what it says of them, where it lists them below ``execution.targets``."""
     trials: Trials | None = None
     threshold: float | None = None
     """The score that passes."""
@@ -254,6 +366,8 @@ class EvalFile:
     fail_on_error: bool | None = None
     """Whether the first test whose target fails ends the run."""
     workspace: Workspace | None = None
+    judge_target: str | None = None
+    """The target that judges where the one that answers names none."""
     invalid: tuple[Invalid, ...] = ()
     """Tests that are left out."""
     depends: bool = False
@@ -280,7 +394,6 @@ DEFAULT_GRADER = "llm_judge"
 """The kind of grader for tests that have no list of graders, where the eval file names none."""
 _JUDGING = (DEFAULT_GRADER, "agent_judge")
 """Kinds that a test without graders may name and that ask a judge."""
-_JUDGED_BY_PROGRAMS = ("code_judge", "code_grader")
 
 
 def aggregator_of(entry: Mapping[str, Any]) -> AggregatorEntry:
@@ -322,7 +435,7 @@ def judge_needs(graders: Sequence[Mapping[str, Any]], within: str = "") -> Itera
             target = entry.get("target")
             bare = all(entry.get(name) is None for name in ("prompt", "rubrics", "value")) and kind != "rubrics"
             yield JudgeNeed(name, target, workspace=kind == "agent_judge" and target is None, bare=bare)
-        elif kind in _JUDGED_BY_PROGRAMS and entry.get("target"):
+        elif kind in PROGRAMS and judge_access(entry):
             yield JudgeNeed(name)
         elif kind == "composite":
             yield from judge_needs(entry["assert"], f"{name} > ")

@@ -7,33 +7,37 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import shown
-from manyhands.core.text import suggestion
-from manyhands.io.locations import Findings, Location, problems_error
+from manyhands.io.keys import collect
+from manyhands.io.locations import Findings, Location, UnknownKeys, problems_error
 from manyhands.io.search_paths import SearchPath
 from manyhands.io.yaml_files import read_yaml
-from manyhands.workloads.evals.evalfile.keys import ASIDE, EvalBlock
+from manyhands.workloads.evals.evalfile.keys import ConfigBlock, ConfigExecution, EvalBlock
 from manyhands.workloads.evals.evalfile.patterns import compiled_glob, is_pattern, matching_files
 
 YAML_ENDINGS = (".yaml", ".yml")
 JSONL_ENDING = ".jsonl"
+JSON_ENDING, CSV_ENDING = ".json", ".csv"
+"""Further endings of files of tests."""
 TARGETS_FILES = (
     *("targets.yaml", "targets.yml", ".agentv/targets.yaml", ".agentv/targets.yml"),
-    *("agentv-targets.yaml", "agentv-targets.yml", "providers.yaml", "providers.yml", ".agentv/providers.yaml"),
+    *("agentv-targets.yaml", "agentv-targets.yml", "providers.yaml", "providers.yml"),
+    *(".agentv/providers.yaml", ".agentv/providers.yml"),
 )
 """What is looked for in each folder, in this order."""
-TARGETS_KEYS = ("targets", "providers")
+PROVIDERS = "providers"
+TARGETS_KEYS = ("targets", PROVIDERS)
 """The keys of a targets file below which its targets may stand."""
 CONFIG = Path(".agentv", "config.yaml")
 GUIDELINE_PATTERNS = "guideline_patterns"
 EVAL_PATTERNS = "eval_patterns"
-_CONFIG_KEYS = ("$schema", GUIDELINE_PATTERNS, EVAL_PATTERNS)
+CONFIG_SCRIPTS = tuple(f"agentv.config.{ending}" for ending in ("ts", "js", "mts", "mjs", "cjs"))
 _OWN_FOLDER = CONFIG.parts[0]
 _NOT_LOOKED_AT = frozenset(("node_modules", "__pycache__"))
 FileKind = Literal["eval", "targets", "config"]
@@ -65,31 +69,49 @@ class Config:
     """Which input files are guidelines; none without a configuration."""
     eval_files: Patterns | None = None
     """Which files of a folder are eval files; None if it does not say."""
+    execution: ConfigExecution = field(default_factory=ConfigExecution)
+    """Defaults of evaluations."""
+    folder: Path | None = None
+    """What its paths start from: the folder of ``.agentv``."""
 
     @classmethod
-    def near(cls, folder: Path, search_path: SearchPath) -> Config:
-        """The nearest configuration from the folder upwards. Raises UserError with a line for everything that is wrong with it."""
-        locations = (each / CONFIG for each in search_path.upwards(folder))
-        path = next((path for path in locations if path.is_file()), None)
-        if path is None:
-            return cls(Patterns(search_path.root))
-        return cls.read(path, search_path)
+    def near(cls, folder: Path, search_path: SearchPath, findings: Findings | None = None) -> Config:
+        """The nearest configuration from the folder upwards. ``findings``: takes notices and unknown keys. Raises UserError with a line
+        for everything that is wrong with it."""
+        findings = findings or Findings(unknown=UnknownKeys())
+        for each in search_path.upwards(folder):
+            for script in (each / name for name in CONFIG_SCRIPTS if (each / name).is_file()):
+                findings.notice(
+                    f"{search_path.shown(script)}: is not read, as it is a program; {CONFIG} holds what evaluations have by default"
+                )
+            if (each / CONFIG).is_file():
+                return cls.read(each / CONFIG, search_path, findings)
+        return cls(Patterns(search_path.root))
 
     @classmethod
-    def read(cls, path: Path, search_path: SearchPath) -> Config:
-        """The configuration of a file. Raises UserError with a line for everything that is wrong with it."""
+    def read(cls, path: Path, search_path: SearchPath, findings: Findings) -> Config:
+        """The configuration of a file. ``findings``: takes notices and unknown keys. Raises UserError with a line for everything that is
+        wrong with it."""
         value, location = read_yaml(path, search_path.shown(path))
-        if value is not None and not isinstance(value, Mapping):
-            raise location.error(f"must be a mapping, not {shown(value)}")
-        findings, found = Findings(), dict[str, Patterns]()
-        for key, entry in (value or {}).items():
-            if key in (GUIDELINE_PATTERNS, EVAL_PATTERNS):
-                found[key] = Patterns(search_path.root, _read_patterns(entry, location.at(key), findings))
-            elif key not in _CONFIG_KEYS and not key.startswith(ASIDE):
-                findings.problem(location.at(key), f"unknown key{suggestion(key, _CONFIG_KEYS)}")
-        if findings.problems:
-            raise problems_error(findings.problems)
-        return cls(found.get(GUIDELINE_PATTERNS, Patterns(search_path.root)), found.get(EVAL_PATTERNS))
+        root, inner = search_path.root, findings.inner()
+        found = collect(ConfigBlock, {} if value is None else value, location, inner)
+        if found is None:
+            raise problems_error(inner.problems)
+        block = found.block
+        guidelines, evals = (
+            None if given is None else Patterns(root, _read_patterns(given, found.at(name), inner))
+            for name, given in ((GUIDELINE_PATTERNS, block.guideline_patterns), (EVAL_PATTERNS, block.eval_patterns))
+        )
+        if inner.problems:
+            raise problems_error(inner.problems)
+        if block.hooks is not None and block.hooks.before_session is not None:
+            findings.notice(
+                found.at("hooks", "before_session").says(
+                    "is not run, as nobody typed it; run it before, and put variables that it sets into the environment or .env"
+                )
+            )
+        execution = block.execution or ConfigExecution()
+        return cls(guidelines or Patterns(root), evals, execution, path.absolute().parent.parent)
 
 
 def _read_patterns(value: Any, location: Location, findings: Findings) -> tuple[re.Pattern[str], ...]:
@@ -134,7 +156,7 @@ def kind_of_file(path: Path, content: Json) -> FileKind | None:
             return kind
     if path.parts[-2:] == CONFIG.parts:
         return "config"
-    if any(EvalBlock.key_of(key) == "tests" for key in keys):
+    if any(EvalBlock.key_of(key) == "tests" for key in keys) or "scenarios" in keys:
         return "eval"
     if path.name in {Path(name).name for name in TARGETS_FILES} or any(name in keys for name in TARGETS_KEYS):
         return "targets"

@@ -5,24 +5,46 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
 from manyhands.core.settings import shown
 from manyhands.core.text import suggestion
 from manyhands.io.json_files import read_jsonl
 from manyhands.io.keys import Read, collect, spelled_at
-from manyhands.io.locations import Findings, Location, Source, problems_error
-from manyhands.io.search_paths import SearchPath
+from manyhands.io.locations import Findings, Location, Source, UnknownKeys, problems_error
+from manyhands.io.search_paths import SearchPath, environment
 from manyhands.io.yaml_files import read_source
+from manyhands.workloads.evals.evalfile.agentv5.rendering import with_present_variables
 from manyhands.workloads.evals.evalfile.building import RawTest, read_test
 from manyhands.workloads.evals.evalfile.contents import EvalFile, InlineTargets, Invalid, Test
-from manyhands.workloads.evals.evalfile.files import JSONL_ENDING, YAML_ENDINGS, lines_of, sidecars
-from manyhands.workloads.evals.evalfile.keys import EvalBlock
+from manyhands.workloads.evals.evalfile.files import (
+    CSV_ENDING,
+    JSON_ENDING,
+    JSONL_ENDING,
+    YAML_ENDINGS,
+    lines_of,
+    sidecars,
+)
+from manyhands.workloads.evals.evalfile.formats import AUTO, FIFTH, format_of
+from manyhands.workloads.evals.evalfile.interpolation import Environment
+from manyhands.workloads.evals.evalfile.keys import NAME, EvalBlock, TestBlock
 from manyhands.workloads.evals.evalfile.patterns import is_pattern, matching_files
-from manyhands.workloads.evals.evalfile.suite import Suite, targets_of, trials_of
+from manyhands.workloads.evals.evalfile.sources.given import NOTHING, Given
+from manyhands.workloads.evals.evalfile.sources.scripts import SCRIPT_ENDINGS, read_script
+from manyhands.workloads.evals.evalfile.suite import Suite, target_refs, targets_of, trials_of
+
+if TYPE_CHECKING:
+    from manyhands.workloads.evals.evalfile.agentv5.document import Document
 
 Notices = Callable[[str], None]
+_EMPTY: Mapping[str, str] = MappingProxyType({})
+CASE_FILES = ("case.yaml", "case.yml")
+"""The file of a test in a folder of its own."""
 SCHEME = "file://"
 """What stands before the path where a list of tests names a file of tests."""
 
@@ -45,15 +67,28 @@ class Examined:
 
 
 def load_evals(
-    paths: Sequence[Path], search_path: SearchPath, *, notices: Notices, skip_invalid: bool = False
+    paths: Sequence[Path],
+    search_path: SearchPath,
+    *,
+    notices: Notices,
+    environ: Mapping[str, str] = _EMPTY,
+    skip_invalid: bool = False,
+    version: str = AUTO,
+    findings: Findings | None = None,
+    given: Given = NOTHING,
 ) -> list[EvalFile]:
-    """Eval files, checked. ``skip_invalid``: leave tests out that can't be executed; they are in ``EvalFile.invalid``. Every notice is
-    passed once.
+    """Eval files, checked. ``environ``: the real environment, to which ``.env`` files are added; ``skip_invalid``: leave tests out that
+    can't be executed; they are in ``EvalFile.invalid``; ``version``: of the format, one of ``FORMATS``; ``findings``: takes keys
+    without an effect, and what is missing around the files; without it such keys are notices; ``given``: what stands for files, and
+    functions that they may name. Every notice is passed once.
 
     Raises UserError with a line for every problem of all files (the first 50), each with file, line and field.
     """
-    found = [examine(path, search_path) for path in paths]
+    shared = findings or Findings(unknown=UnknownKeys())
+    found = [examine(path, search_path, environ, version, findings=shared, given=given) for path in paths]
     for notice in dict.fromkeys(notice for each in found for notice in each.notices):
+        notices(notice)
+    for notice in shared.all_notices() if findings is None else ():
         notices(notice)
     problems = [line for each in found for line in (each.problems if skip_invalid else each.all_problems)]
     if problems:
@@ -61,12 +96,24 @@ def load_evals(
     return [_with_tests(each.file) for each in found if each.file is not None]
 
 
-def examine(path: Path, search_path: SearchPath) -> Examined:
-    """An eval file with everything that is wrong with it. Raises nothing for its content."""
-    findings = Findings()
+def examine(
+    path: Path,
+    search_path: SearchPath,
+    environ: Mapping[str, str] = _EMPTY,
+    version: str = AUTO,
+    *,
+    findings: Findings | None = None,
+    given: Given = NOTHING,
+) -> Examined:
+    """An eval file with everything that is wrong with it. ``version``: of the format; ``findings`` and ``given``: as of ``load_evals``.
+    Raises nothing for its content."""
+    findings = (findings or Findings(unknown=UnknownKeys())).of_file()
+    path = search_path.here / path
+    variables = Environment(partial(environment, path.parent, search_path, environ), findings)
     file: EvalFile | None = None
     with findings.catching():
-        file = _file(search_path.here / path, search_path, findings)
+        file = _file(path, search_path, findings, variables, version, given)
+    variables.tell()
     notices = tuple(findings.notices)
     return Examined(None if file is None else replace(file, notices=notices), tuple(findings.problems), notices)
 
@@ -77,27 +124,60 @@ def _with_tests(file: EvalFile) -> EvalFile:
     return file
 
 
-def _file(path: Path, search_path: SearchPath, findings: Findings) -> EvalFile | None:
-    location = Location(search_path.shown(path))
-    if path.suffix not in (*YAML_ENDINGS, JSONL_ENDING):
-        raise location.error("an eval file is .yaml, .yml or .jsonl")
-    if not path.is_file():
+def _file(
+    path: Path, search_path: SearchPath, findings: Findings, variables: Environment, version: str, given: Given
+) -> EvalFile | None:
+    in_python = given.sources.get(path)
+    location = Location(search_path.shown(path)) if in_python is None else in_python.location
+    if in_python is None and path.suffix not in (*YAML_ENDINGS, JSONL_ENDING, *SCRIPT_ENDINGS):
+        raise location.error("an eval file is .yaml, .yml or .jsonl, or a program: .eval.ts")
+    if in_python is None and not path.is_file():
         raise location.error("there is no such file")
     lines = path.suffix == JSONL_ENDING
-    source = _sidecar(path, search_path, findings) if lines else read_source(path, search_path.shown(path))
+    source = in_python or _source(path, search_path, findings)
     _check_shape(source)
+    later = _in_later_words(source, path.parent, search_path, findings, version)
+    source = source if later is None else later.source
+    value = variables.filled(source.value, source.location, _own_variables(source.value))
+    source = replace(source, value=value)
     file = collect(EvalBlock, source.value, source.location, findings)
     if file is None:
         return None
-    suite = Suite.of(file, path.parent, search_path, findings)
-    reader = RawTests(path.parent, search_path, findings)
+    words = None if later is None else later.graders
+    suite = Suite.of(file, path.parent, search_path, findings, variables, words, given.functions)
+    reader = RawTests(path.parent, search_path, findings, variables)
     if lines:
         _check_sidecar(file, path)
     raw = reader.lines(path) if lines else _own_tests(path, file, source, reader, findings)
+    raw = raw if later is None else later.tests(raw)
     tests, invalid, depends, converses = _sorted_out(suite, raw)
     if not tests and not invalid and not findings.problems:
         findings.problem(location, "holds no tests")
     return replace(_eval_file(file, suite, path, tests, invalid), depends=depends, converses=converses)
+
+
+def _in_later_words(
+    source: Source, folder: Path, search_path: SearchPath, findings: Findings, version: str
+) -> Document | None:
+    """A file that is in words of version 5, translated; None for others. Raises UserError."""
+    if format_of(source, version, findings) != FIFTH:
+        return None
+    from manyhands.workloads.evals.evalfile.agentv5.document import Document
+
+    return Document(replace(source, value=with_present_variables(source.value)), folder, search_path, findings)
+
+
+def _source(path: Path, search_path: SearchPath, findings: Findings) -> Source:
+    """What stands in an eval file, or for JSON Lines in its sidecar."""
+    name = search_path.shown(path)
+    if path.suffix == JSONL_ENDING:
+        return _sidecar(path, search_path, findings)
+    if path.suffix not in SCRIPT_ENDINGS:
+        return read_source(path, name)
+    source, functions = read_script(path, name)
+    if functions:
+        findings.notice(f"{name}: functions in it have no effect: {', '.join(functions)}")
+    return source
 
 
 def _check_shape(source: Source) -> None:
@@ -108,6 +188,17 @@ def _check_shape(source: Source) -> None:
         raise source.location.error(
             "must be a mapping with tests; a list of them is a file that tests of an eval file names"
         )
+    if isinstance(source.value, Mapping) and "jobs" in source.value and "on" in source.value:
+        raise source.location.error("is a workflow of GitHub Actions, not an eval file")
+
+
+def _own_variables(value: Json) -> frozenset[str]:
+    """The keys of an eval file below which variables are put in elsewhere: its targets, whose secrets nobody may see."""
+    return (
+        frozenset(word for word in value if EvalBlock.key_of(word) == "targets")
+        if isinstance(value, Mapping)
+        else frozenset()
+    )
 
 
 def _own_tests(
@@ -159,22 +250,28 @@ def _eval_file(
         suite.findings.notice(
             f"{file.location.file}: 'target' is at an obsolete location; it belongs below 'execution'"
         )
+    refs = target_refs(execution, path.parent, file.at("execution", "targets"), suite.findings)
+    if block.name is not None and not NAME.fullmatch(block.name):
+        said = "is no name by which AgentV would take the file: 1 to 64 lower-case letters, digits and hyphens"
+        suite.findings.notice(file.at("name").says(f"{shown(block.name)} {said}"))
     return EvalFile(
         path=path,
         dataset=block.dataset or path.name.removesuffix(path.suffix),
         tests=tests,
         location=file.location,
         targets=None if block.targets is None else InlineTargets(block.targets, file.at("targets")),
-        target_names=targets_of(execution.target or block.target, execution.targets) or (),
+        target_names=targets_of(execution.target or block.target, tuple(ref.name for ref in refs)) or (),
+        target_refs=refs,
         trials=trials_of(execution.trials),
         threshold=execution.threshold if block.threshold is None else block.threshold,
-        workers=execution.workers,
+        workers=suite.config.execution.workers if execution.workers is None else execution.workers,
         budget_usd=execution.budget_usd,
         cache=execution.cache,
         cache_path=None if execution.cache_path is None else path.parent / execution.cache_path,
         fail_on_error=execution.fail_on_error,
         workspace=suite.workspace,
         invalid=invalid,
+        judge_target=block.judge_target,
     )
 
 
@@ -189,6 +286,7 @@ class RawTests:
     """What relative paths start from."""
     search_path: SearchPath
     findings: Findings
+    environment: Environment
 
     def listed(self, source: Source, location: Location) -> Iterator[RawTest]:
         """The tests of a list, or of the file that a path names. ``source``: the file; ``location``: that of its tests."""
@@ -212,7 +310,7 @@ class RawTests:
                 if isinstance(line, UserError):
                     yield RawTest(None, Location(self.search_path.shown(path)), problem=str(line))
                 else:
-                    yield RawTest(line.value, line.location, line.written)
+                    yield RawTest(self.environment.filled(line.value, line.location), line.location, line.written)
 
     def _item(self, raw: RawTest) -> Iterator[RawTest]:
         if isinstance(raw.value, str) and raw.value.startswith(SCHEME):
@@ -221,6 +319,10 @@ class RawTests:
             yield raw
 
     def _named(self, value: str, location: Location) -> Iterator[RawTest]:
+        folder = self.folder / value.removeprefix(SCHEME).strip()
+        if folder.is_dir():
+            yield from self._folder(folder, location)
+            return
         for path in self._paths(value.removeprefix(SCHEME).strip(), location):
             empty, before = True, len(self.findings.problems)
             for raw in self._file(path, location):
@@ -228,6 +330,34 @@ class RawTests:
                 yield raw
             if empty and len(self.findings.problems) == before:
                 self.findings.notice(f"{self.search_path.shown(path)}: holds no tests")
+
+    def _folder(self, folder: Path, location: Location) -> Iterator[RawTest]:
+        """A test for each folder within one that holds a case file."""
+        empty = True
+        for each in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+            path = next((each / name for name in CASE_FILES if (each / name).is_file()), None)
+            if path is None:
+                self.findings.notice(f"{self.search_path.shown(each)}: no test, as there is no {CASE_FILES[0]} in it")
+                continue
+            empty = False
+            with self.findings.catching():
+                yield self._case(read_source(path, self.search_path.shown(path)), each)
+        if empty:
+            self.findings.problem(location, f"no folder in {folder} holds a {CASE_FILES[0]}")
+
+    def _case(self, source: Source, folder: Path) -> RawTest:
+        """The test of a case file: its id is the folder's name, and a folder ``workspace`` beside it the template of its workspace,
+        unless it says otherwise."""
+        value = self.environment.filled(source.value, source.location)
+        if not isinstance(value, Mapping):
+            raise source.location.error(f"must be a mapping, which is one test, not {shown(value)}")
+        keys = {TestBlock.key_of(word) for word, entry in value.items() if entry is not None}
+        added: dict[str, Json] = {} if "id" in keys else {"id": folder.name}
+        template = folder / "workspace"
+        if "workspace" not in keys and template.is_dir():
+            added["workspace"] = {"template": str(template.absolute())}
+        kept = {word: entry for word, entry in value.items() if TestBlock.key_of(word) not in added}
+        return RawTest({**kept, **added}, source.location, source.written)
 
     def _paths(self, named: str, location: Location) -> list[Path]:
         path = self.folder / named
@@ -247,17 +377,25 @@ class RawTests:
     def _file(self, path: Path, location: Location) -> Iterator[RawTest]:
         if path.suffix == JSONL_ENDING:
             yield from self.lines(path)
-        elif path.suffix in YAML_ENDINGS:
+        elif path.suffix in (*YAML_ENDINGS, JSON_ENDING):
             with self.findings.catching():
                 yield from self._yaml(read_source(path, self.search_path.shown(path)))
+        elif path.suffix == CSV_ENDING:
+            from manyhands.workloads.evals.evalfile.sources.csv_tests import csv_tests
+
+            with self.findings.catching():
+                yield from csv_tests(path, self.search_path.shown(path))
         else:
-            self.findings.problem(location, f"{path.name}: a file of tests is .yaml, .yml or .jsonl")
+            self.findings.problem(location, f"{path.name}: a file of tests is .yaml, .yml, .json, .jsonl or .csv")
 
     def _yaml(self, source: Source) -> Iterator[RawTest]:
+        if source.location.file.endswith(JSON_ENDING) and isinstance(source.value, Mapping) and "tests" in source.value:
+            source = replace(source, value=source.value["tests"], location=source.location.at("tests"))
         if not isinstance(source.value, (list, type(None))):
             raise source.location.error(f"must be a list of tests, not {shown(source.value)}")
-        for index, item in enumerate(source.value or ()):
+        for index, written in enumerate(source.value or ()):
             location = source.location.at(index)
+            item = self.environment.filled(written, location)
             further = isinstance(item, str) and item.startswith(SCHEME)
             problem = (
                 location.says(f"{shown(item)}: only the eval file itself may name files of tests") if further else None

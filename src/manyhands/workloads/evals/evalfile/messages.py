@@ -22,8 +22,10 @@ from manyhands.core.settings import shown
 from manyhands.core.text import closest, suggestion
 from manyhands.io.locations import Findings, Location
 
+IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
+"""Endings of files of which a model is told the name alone."""
 ROLES = ("system", "user", "assistant", "tool")
-FILE, TEXT = "file", "text"
+FILE, IMAGE, TEXT = "file", "image", "text"
 MessageJson = dict[str, Any]
 Messages = tuple[MessageJson, ...]
 
@@ -56,6 +58,18 @@ def expected_messages(value: Json, location: Location, findings: Findings) -> Me
     return ()
 
 
+def with_files(messages: Messages, files: Sequence[Json]) -> Messages:
+    """The messages with files at the head of the first one of the user; one of files alone before them where the user says nothing."""
+    if not files:
+        return messages
+    for number, message in enumerate(messages):
+        if message["role"] == "user":
+            content = message.get("content")
+            said = [{"type": TEXT, "value": content}] if isinstance(content, str) else list(parts(message))
+            return (*messages[:number], {**message, "content": [*files, *said]}, *messages[number + 1 :])
+    return ({"role": "user", "content": list(files)}, *messages)
+
+
 def parts(message: Mapping[str, Any]) -> Iterable[Json]:
     """The parts of a message's content: the items of a list, else the content itself."""
     content = message.get("content")
@@ -65,8 +79,11 @@ def parts(message: Mapping[str, Any]) -> Iterable[Json]:
 
 
 def file_value(part: Json) -> str | None:
-    """The path that a part of a message names, if it is a file."""
-    return part.get("value") if isinstance(part, Mapping) and part.get("type") == FILE else None
+    """The path that a part of a message names, if it is a file or an image."""
+    if not isinstance(part, Mapping):
+        return None
+    value = part.get("value")
+    return value if part.get("type") == FILE or (part.get("type") == IMAGE and isinstance(value, str)) else None
 
 
 def _is_message(value: Mapping[str, Any]) -> bool:
@@ -151,6 +168,8 @@ class Files:
             return ""
         if not self.inline:
             return f'<file: path="{path}">'
+        if path.suffix.lower() in IMAGES:
+            return f'<image path="{named}">'
         content = path.read_text(encoding="utf-8-sig", errors="replace").replace("\r\n", "\n")
         return f'<file path="{named}">\n{content}\n</file>'
 
@@ -219,8 +238,10 @@ def _header(message: _Message) -> str:
 
 # --- Variables
 
-_VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][\w-]*(?:\.[\w-]+)*)\s*\}\}")
-_NOTHING = object()
+VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][\w-]*(?:\.[\w-]+)*)\s*\}\}")
+"""A name in braces."""
+NOTHING: Any = object()
+"""What stands for the value of a name that is none."""
 
 
 def filled(value: Json, variables: Mapping[str, Json]) -> Json:
@@ -237,9 +258,9 @@ def filled(value: Json, variables: Mapping[str, Json]) -> Json:
 def misspelled(value: Json, variables: Mapping[str, Json]) -> Iterator[str]:
     """A line for each name in braces that is no variable but much like one."""
     if isinstance(value, str):
-        for name in _VARIABLE.findall(value) if variables and "{{" in value else ():
+        for name in VARIABLE.findall(value) if variables and "{{" in value else ():
             near = closest(name.split(".")[0], variables, cutoff=0.7)
-            if near and _value(name, variables) is _NOTHING:
+            if near and variable_of(name, variables) is NOTHING:
                 yield f"{{{{ {name} }}}} is no variable and stays as it is; did you mean {{{{ {near[0]} }}}}?"
     elif isinstance(value, (Mapping, list)):
         for part in value.values() if isinstance(value, Mapping) else value:
@@ -247,26 +268,27 @@ def misspelled(value: Json, variables: Mapping[str, Json]) -> Iterator[str]:
 
 
 def _filled_text(text: str, variables: Mapping[str, Json]) -> Json:
-    whole = _VARIABLE.fullmatch(text)
+    whole = VARIABLE.fullmatch(text)
     if whole is not None:
-        found = _value(whole[1], variables)
-        return text if found is _NOTHING else found
-    return _VARIABLE.sub(lambda found: _inserted(found, variables), text)
+        found = variable_of(whole[1], variables)
+        return text if found is NOTHING else found
+    return VARIABLE.sub(lambda found: _inserted(found, variables), text)
 
 
 def _inserted(found: re.Match[str], variables: Mapping[str, Json]) -> str:
-    value = _value(found[1], variables)
-    if value is _NOTHING:
+    value = variable_of(found[1], variables)
+    if value is NOTHING:
         return found[0]
     return value if isinstance(value, str) else dumps(value).decode()
 
 
-def _value(name: str, variables: Mapping[str, Json]) -> Any:
+def variable_of(name: str, variables: Mapping[str, Json]) -> Any:
+    """The value of a name, or of a field by the names of the objects around it; ``NOTHING`` without one."""
     if name in variables:
         return variables[name]
     found: Any = variables
     for step in name.split("."):
         if not isinstance(found, Mapping) or step not in found:
-            return _NOTHING
+            return NOTHING
         found = found[step]
     return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,22 @@ from manyhands.core.text import expand_home
 from manyhands.graders.config import Located, Members, build_graders, located_entries, parse_graders, plain_entries
 from manyhands.graders.preprocessors import PreprocessorEntry, media_type
 from manyhands.graders.registry import BUILTIN, Setup, kind_of
-from manyhands.io.keys import Read
+from manyhands.io.keys import Read, collect
 from manyhands.io.locations import Findings, Location
 from manyhands.io.search_paths import SearchPath, text_of
-from manyhands.processes.templates import missing
-from manyhands.workloads.evals.evalfile.contents import Hook, Trials, Workspace, aggregator_of
+from manyhands.io.yaml_files import read_source
+from manyhands.processes.python_functions import Function
+from manyhands.processes.templates import NOT_ON_PATH, missing
+from manyhands.workloads.evals.evalfile.contents import STAGES, TargetRef, Trials, Workspace, aggregator_of
 from manyhands.workloads.evals.evalfile.files import Config, Patterns
-from manyhands.workloads.evals.evalfile.keys import EvalBlock, HookBlock, SuiteExecution, TrialsBlock, WorkspaceBlock
+from manyhands.workloads.evals.evalfile.interpolation import Environment
+from manyhands.workloads.evals.evalfile.keys import EvalBlock, SuiteExecution, TrialsBlock, WorkspaceBlock
 from manyhands.workloads.evals.evalfile.messages import Messages, filled, input_messages
+from manyhands.workloads.evals.evalfile.workspaces import hook_of, is_hooked, workspace_of
 
 Entries = tuple[Mapping[str, Any], ...]
+Words = Callable[[Json, Location], Json]
+"""Translates a list of graders at a location."""
 RUBRIC = "rubric"
 """The name of the grader that a test's ``rubrics`` are."""
 _MAX_LISTS = 256
@@ -35,11 +41,20 @@ class GraderLists:
     """Lists of graders in normal form, each checked once however many tests share it."""
 
     def __init__(
-        self, folder: Path, *, hooked: bool = False, preprocessors: Sequence[PreprocessorEntry] | None = None
+        self,
+        folder: Path,
+        *,
+        hooked: bool = False,
+        preprocessors: Sequence[PreprocessorEntry] | None = None,
+        words: Words | None = None,
+        functions: Mapping[str, Function] | None = None,
     ) -> None:
         """``folder``: the eval file's; ``hooked``: a command runs before tests, which may make the programs that graders name;
-        ``preprocessors``: of all graders, but for types for which one has its own."""
+        ``preprocessors``: of all graders, but for types for which one has its own; ``words``: translates lists of files that are
+        included, if the eval file has words of its own; ``functions``: those that were given in Python."""
+        self.words = words
         self._folder = folder
+        self.functions = functions or {}
         self._hooked = hooked
         self._preprocessors = [
             {"type": each.type, "command": list(each.command) if isinstance(each.command, tuple) else each.command}
@@ -59,12 +74,18 @@ class GraderLists:
             digest += dumps(dict(variables))
         if digest not in self._known:
             with findings.catching():
-                put_in = partial(filled, variables=variables) if variables else None
                 located = located_entries(
-                    value, location, folder=self._folder, notices=findings.notice, variables=put_in
+                    value,
+                    location,
+                    folder=self._folder,
+                    notices=findings.notice,
+                    reading=self._reading(variables),
+                    unknown=findings.unknown,
                 )
-                build_graders(located, Setup(self._folder, findings.notice))
-                problems = [] if self._hooked else list(missing_programs(located, self._folder))
+                setup = Setup(self._folder, findings.notice, unknown=findings.unknown, functions=self.functions)
+                build_graders(located, setup)
+                missed = () if self._hooked else missing_programs(located, self._folder)
+                problems = [line for line in missed if not _is_lacking(line, findings)]
                 if problems:
                     raise UserError("\n".join(problems))
                 if len(self._known) >= _MAX_LISTS:
@@ -72,12 +93,19 @@ class GraderLists:
                 self._known[digest] = tuple(map(self.shared, plain_entries(located)))
         return self._known.get(digest, ())
 
+    def _reading(self, variables: Mapping[str, Json] | None) -> Words | None:
+        """How lists of files that are included are read."""
+        words = self.words
+        if words is None:
+            return (lambda entries, location: filled(entries, variables)) if variables else None
+        return lambda entries, location: filled(words(entries, location), variables or {})
+
     def check(self, location: Location, findings: Findings) -> None:
         """Check that the preprocessors' programs are there. ``location``: of their list."""
         for index, each in enumerate(() if self._hooked else self._preprocessors):
-            problem = missing(each["command"], self._folder)
-            if problem is not None:
-                findings.problem(location.at(index, "command"), problem)
+            for problem in _line(each["command"], location.at(index, "command"), self._folder):
+                if not _is_lacking(problem, findings):
+                    findings.problems.append(problem)
 
     def shared(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
         """An entry in normal form with the file's preprocessors added."""
@@ -109,6 +137,16 @@ class GraderLists:
 def _bare(location: Location) -> Location:
     """A location that knows no line but its own, because what is below it stands elsewhere in the file."""
     return Location(location.file, location.path, {} if location.line is None else {location.path: location.line})
+
+
+def _is_lacking(problem: str, findings: Findings) -> bool:
+    """Whether a problem is this machine's and not the file's, and goes where that is taken."""
+    if findings.lacking is None or not problem.endswith(NOT_ON_PATH):
+        return False
+    program = problem.rpartition(": ")[2]
+    if not any(known.endswith(program) for known in findings.lacking):  # once for a file, however many graders name it
+        findings.lacking[problem] = None
+    return True
 
 
 _PROGRAMS = ("code_judge", "code_grader")
@@ -178,17 +216,40 @@ class Suite:
     execution: SuiteExecution
     workspace: Workspace | None
     search_path: SearchPath
-    guidelines: Patterns
-    """The input files that are guidelines."""
+    config: Config
+    """The configuration of the folder."""
     lists: GraderLists
+    environment: Environment
+    """Puts variables of the environment in."""
+    input_files: tuple[str, ...]
+    """What goes with the input of tests that name no files themselves."""
+    metadata: Mapping[str, Json]
+    """What is added to each test's."""
     _found: dict[str, Path | None] = field(default_factory=dict)
     _texts: dict[Path, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, file: Read[EvalBlock], folder: Path, search_path: SearchPath, findings: Findings) -> Suite:
-        """The suite of an eval file. ``findings``: for what is wrong with what concerns all tests."""
+    def of(
+        cls,
+        file: Read[EvalBlock],
+        folder: Path,
+        search_path: SearchPath,
+        findings: Findings,
+        environment: Environment,
+        words: Words | None = None,
+        functions: Mapping[str, Function] | None = None,
+    ) -> Suite:
+        """The suite of an eval file. ``findings``: for what is wrong with what concerns all tests; ``words`` and ``functions``: as of
+        ``GraderLists``."""
         block = file.block
-        lists = GraderLists(folder, hooked=is_hooked(block.workspace), preprocessors=block.preprocessors)
+        own = given_workspace(file, folder, search_path, findings, environment)
+        lists = GraderLists(
+            folder,
+            hooked=is_hooked(own.block),
+            preprocessors=block.preprocessors,
+            words=words,
+            functions=functions,
+        )
         lists.check(file.at("preprocessors"), findings)
         execution = block.execution or SuiteExecution()
         graders, graders_location = graders_of(file, block.assert_, execution.assert_, findings)
@@ -197,9 +258,9 @@ class Suite:
             messages = input_messages(block.input, file.at("input"), findings)
         if not block.vars:
             lists.entries(graders, graders_location, findings)
-        guidelines = Patterns(search_path.root)
+        config = Config(Patterns(search_path.root))
         with findings.catching():
-            guidelines = Config.near(folder, search_path).guidelines
+            config = Config.near(folder, search_path, findings)
         return cls(
             folder,
             block,
@@ -210,11 +271,19 @@ class Suite:
             graders_location,
             default_grader(block.evaluator, file.at("evaluator"), findings),
             execution,
-            workspace_of(block.workspace, folder, file.at("workspace"), findings),
+            workspace_of(own.block, own.folder, own.location, findings),
             search_path,
-            guidelines,
+            config,
             lists,
+            environment,
+            block.input_files or (),
+            {} if block.governance is None else {"governance": block.governance},
         )
+
+    @property
+    def guidelines(self) -> Patterns:
+        """The input files that are guidelines."""
+        return self.config.guidelines
 
     def file(self, named: str, location: Location, findings: Findings) -> Path | None:
         """The file that a message names; None if there is none, and then ``findings`` says so."""
@@ -245,9 +314,34 @@ def _keep_few(known: dict[Any, Any]) -> None:
 # --- Parts that suites and tests have alike
 
 
-def is_hooked(block: WorkspaceBlock | None) -> bool:
-    """Whether a hook runs before tests."""
-    return block is not None and not (block.before_all is None and block.before_each is None)
+@dataclass(frozen=True, slots=True)
+class GivenWorkspace:
+    """The workspace of a file or test, where it stands."""
+
+    block: WorkspaceBlock | None
+    folder: Path
+    """What its paths start from."""
+    location: Location
+
+
+def given_workspace(
+    source: Read[Any], folder: Path, search_path: SearchPath, findings: Findings, environment: Environment
+) -> GivenWorkspace:
+    """The workspace that stands in an eval file or test, or in the file that it names. ``folder``: the eval file's."""
+    given, location = source.block.workspace, source.at("workspace")
+    if not isinstance(given, str):
+        return GivenWorkspace(given, folder, location)
+    path = Path(os.path.normpath(folder / expand_home(given)))
+    nothing = GivenWorkspace(None, path.parent, location)
+    if not path.is_file():
+        findings.problem(location, f"there is no file {path}")
+        return nothing
+    with findings.catching():
+        named = read_source(path, search_path.shown(path))
+        value = environment.filled(named.value, named.location)
+        found = collect(WorkspaceBlock, value, named.location, findings)
+        return nothing if found is None else GivenWorkspace(found.block, path.parent, found.location)
+    return nothing
 
 
 def graders_of(source: Read[Any], own: Json, older: Json, findings: Findings) -> tuple[Json, Location]:
@@ -283,31 +377,27 @@ def targets_of(one: str | None, several: tuple[str, ...] | None) -> tuple[str, .
     return several or ((one,) if one else None)
 
 
+def target_refs(
+    execution: SuiteExecution, folder: Path, location: Location, findings: Findings
+) -> tuple[TargetRef, ...]:
+    """The targets that a file lists, each once. ``folder``: the eval file's; ``location``: of the list."""
+    found: dict[str, TargetRef] = {}
+    for number, ref in enumerate(execution.targets or ()):
+        at = location.at(number)
+        if ref.name in found:
+            if ref.use_target is not None or ref.hooks is not None:
+                findings.problem(at, f"{shown(ref.name)} is named twice")
+            continue
+        hooks = {
+            name: hook
+            for name in STAGES
+            if ref.hooks is not None
+            and ref.hooks.enabled is not False
+            and (hook := hook_of(getattr(ref.hooks, name), folder, at.at("hooks", name), findings)) is not None
+        }
+        found[ref.name] = TargetRef(ref.name, ref.use_target or None, hooks)
+    return tuple(found.values())
+
+
 def trials_of(block: TrialsBlock | None) -> Trials | None:
     return None if block is None else Trials(block.count, block.strategy, block.cost_limit_usd, block.stop_early)
-
-
-def workspace_of(
-    block: WorkspaceBlock | None, folder: Path, location: Location, findings: Findings
-) -> Workspace | None:
-    """The workspace of a block. ``folder``: the eval file's; ``location``: the block's. A folder that is not there is a problem."""
-    if block is None:
-        return None
-    hooks = {name: _hook(getattr(block, name), folder, location.at(name), findings) for name in WorkspaceBlock.entries}
-    template = None if block.template is None else _folder(block.template, folder, location.at("template"), findings)
-    return Workspace(template=template, **hooks)
-
-
-def _hook(block: HookBlock | None, folder: Path, location: Location, findings: Findings) -> Hook | None:
-    if block is None:
-        return None
-    seconds = None if block.timeout_ms is None else block.timeout_ms / 1000
-    start = folder.absolute() if block.cwd is None else _folder(block.cwd, folder, location.at("cwd"), findings)
-    return Hook(block.script, start, seconds)
-
-
-def _folder(named: str, folder: Path, location: Location, findings: Findings) -> Path:
-    path = (folder / expand_home(named)).absolute()
-    if not path.is_dir():
-        findings.problem(location, f"there is no folder {path}")
-    return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from manyhands.engine.contract import Context
 from manyhands.graders.config import parse_graders
 from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score, is_answer_only
 from manyhands.graders.scoring import combine, grade_all
+from manyhands.io.locations import UnknownKeys
+from manyhands.processes.python_functions import Function
 from manyhands.processes.scripts import ScriptPool, ScriptsWith
 from manyhands.workloads.evals.evalfile.contents import Test, entries_of
 from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, PASSED, UNGRADED, TestItem
@@ -40,6 +42,8 @@ class GradingSettings:
     """Time limit of a grader's program."""
     environments: Sequence[Mapping[str, str]]
     """What is added to the environment of such programs."""
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    """Those that were given in Python, by what they are recorded as."""
 
 
 class ItemJudges(Judges, Protocol):
@@ -129,7 +133,14 @@ class TestGrader:
         key = (str(folder), dumps(list(entries)))
         found = self._lists.get(key)
         if found is None:
-            graders = parse_graders(list(entries), item.test.location, folder=folder, notices=lambda text: None)
+            graders = parse_graders(
+                list(entries),
+                item.test.location,
+                folder=folder,
+                notices=lambda text: None,
+                unknown=UnknownKeys(),
+                functions=self._settings.functions,
+            )
             found = self._lists[key] = (graders, all(map(is_answer_only, graders)))
             if len(self._lists) > _LISTS_KEPT:
                 self._lists.popitem(last=False)

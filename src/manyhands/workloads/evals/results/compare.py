@@ -35,6 +35,8 @@ class Scored:
     """None if it has none (an error, or not graded)."""
     group: str | None
     """What it shares with tests that it is not independent of."""
+    rerolled: bool = False
+    """Whether its score is no first try."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any], path: Path, number: int) -> Scored:
@@ -57,6 +59,7 @@ class Scored:
             str(record.get("target") or ""),
             None if score is None or broken else float(score),
             None if group is None else str(group),
+            bool(record.get("rerolls")),
         )
 
 
@@ -103,6 +106,11 @@ class Comparison:
         return sum(match.outcome == outcome for match in self.matches)
 
     @property
+    def rerolled(self) -> tuple[int, int]:
+        """How many scores are no first tries, in the base and in the candidate."""
+        return sum(each.base.rerolled for each in self.matches), sum(each.candidate.rerolled for each in self.matches)
+
+    @property
     def mean_delta(self) -> float | None:
         return self.statistics.difference.value
 
@@ -122,6 +130,7 @@ class Comparison:
             "candidate_mean": candidate,
             "unscored": len(self.unscored),
             "unscored_in_candidate_only": len(self.lost),
+            **({"rerolled1": self.rerolled[0], "rerolled2": self.rerolled[1]} if any(self.rerolled) else {}),
             "clusters": difference.clusters,
             "standard_error": difference.error,
             "interval": interval,

@@ -21,6 +21,8 @@ from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, PASSED
 from manyhands.workloads.evals.results.result_lines import STATUSES, TestResult
 from manyhands.workloads.evals.targets.answer_figures import FIGURES, SummaryFigures
 
+MAX_NAMED = 20
+"""Tests that are named of those that were run again."""
 BINS = 10
 """Bins of the distribution of scores."""
 MAX_RESAMPLED = 1000
@@ -80,6 +82,19 @@ class SampleFigures(TypedDict):
     """How many tests these are of."""
 
 
+class RerollFigures(TypedDict):
+    """Of tests that were run again from nothing after they had ended, and what all tests came to at first."""
+
+    tests: int
+    """How many tests were, each counted for each target."""
+    ids: list[str]
+    """The ids of the first of them, each once."""
+    first_passed: int
+    """Tests, of all, that had passed when they had ended first."""
+    first_mean_score: float | None
+    """Of the scores of all tests when they had ended first."""
+
+
 class ResultFigures(SummaryFigures):
     """Figures of the results of a target, or of all."""
 
@@ -93,6 +108,7 @@ class ResultFigures(SummaryFigures):
     """``min``, ``median``, ``max``."""
     distribution: Distribution
     trials: NotRequired[SampleFigures]
+    rerolled: NotRequired[RerollFigures]
     simulated: int
     """Answers that are made up."""
     simulated_scores: int
@@ -137,6 +153,9 @@ class Figures:
         self._tallies = {name: _TALLIES[name]() for name in SummaryFigures.__annotations__}
         self._simulated = self._simulated_scores = 0
         self._samples: Counter[_Samples] = Counter()
+        self._rerolled: Counter[str] = Counter()
+        """The ids of tests that were run again, and with how many targets."""
+        self._first_passed, self._first_scored, self._first_total = 0, 0, 0.0
         self._left_out: Counter[str] = Counter()
         """Graders, and how many tests they had nothing to compare in."""
 
@@ -150,6 +169,14 @@ class Figures:
         for name, tally in self._tallies.items():
             if (value := getattr(result, name)) is not None:
                 tally.add(value)
+        if result.rerolls is not None:
+            self._rerolled[result.test_id or ""] += 1
+        is_first = result.rerolls is None
+        self._first_passed += (result.status if is_first else result.first_status) == PASSED
+        score = result.score if is_first else result.first_score
+        if score is not None:
+            self._first_scored += 1
+            self._first_total += score
         self._simulated += bool(result.simulated)
         self._simulated_scores += result.simulated_scores
         self._left_out.update(result.graders_left_out)
@@ -164,6 +191,10 @@ class Figures:
         self._groups += other._groups
         for name, tally in self._tallies.items():
             tally.join(other._tallies[name])
+        self._rerolled.update(other._rerolled)
+        self._first_passed += other._first_passed
+        self._first_scored += other._first_scored
+        self._first_total += other._first_total
         self._simulated += other._simulated
         self._simulated_scores += other._simulated_scores
         self._samples.update(other._samples)
@@ -186,6 +217,7 @@ class Figures:
                 "counts": distribution(self._scores, BINS),
             },
             **({"trials": self._sample_figures()} if self._samples else {}),
+            **({"rerolled": self._reroll_figures()} if self._rerolled else {}),
             **{name: tally.to_json() for name, tally in self._tallies.items()},
             "simulated": self._simulated,
             "simulated_scores": self._simulated_scores,
@@ -199,6 +231,14 @@ class Figures:
             resampled = bootstrap(self._scores, self._groups, level=level, seed=seed)
             found["bootstrap"] = _interval_figure(resampled)
         return found
+
+    def _reroll_figures(self) -> RerollFigures:
+        return {
+            "tests": self._rerolled.total(),
+            "ids": list(self._rerolled)[:MAX_NAMED],
+            "first_passed": self._first_passed,
+            "first_mean_score": self._first_total / self._first_scored if self._first_scored else None,
+        }
 
     def _sample_figures(self) -> SampleFigures:
         """pass^k is None where samples ended with the first that passed: what further ones would have come to is not known."""

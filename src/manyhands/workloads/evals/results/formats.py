@@ -15,7 +15,7 @@ from manyhands.core.text import are, counted, have
 from manyhands.workloads.evals.items import FAILED, INVALID, PASSED, SKIPPED, UNGRADED
 from manyhands.workloads.evals.results.page import Results, write_page
 from manyhands.workloads.evals.results.result_lines import NO_ID, WITHOUT_SCORE, TestResult
-from manyhands.workloads.evals.results.summary import EvalSummary
+from manyhands.workloads.evals.results.summary import EvalSummary, reroll_line
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
@@ -113,6 +113,8 @@ def write_junit(handle: BinaryIO, results: Results, summary: EvalSummary) -> Non
         write(f"  <testsuite{_attributes({'name': suite})}{_figures(figures, (*_TOTALS, 'skipped'))}>")
         write("    <properties>")
         write(f"      <property{_attributes({'name': 'pass_limit', 'value': format(summary['pass_limit'], 'g')})}/>")
+        if (rerolled := reroll_line(summary)) is not None:
+            write(f"      <property{_attributes({'name': 'rerolled', 'value': rerolled})}/>")
         write("    </properties>")
         for result in cases:
             for text in _case(result, several=several):
@@ -180,8 +182,11 @@ def _inner(result: TestResult) -> Iterator[str]:
     elif status != PASSED:
         why = result.error or (_without_graders(result) if status == UNGRADED else status)
         yield f"      <skipped{_attributes({'message': f'{status}: {why}'})}/>"
-    if status in (FAILED, *WITHOUT_SCORE) and result.answer:
-        yield f"      <system-out>{_text(result.answer)}</system-out>"
+    printed = [result.answer] if status in (FAILED, *WITHOUT_SCORE) and result.answer else []
+    if result.reroll_label is not None:
+        printed.insert(0, result.reroll_label)
+    if printed:
+        yield f"      <system-out>{_text(_NEWLINE.join(printed))}</system-out>"
 
 
 def _without_graders(result: TestResult) -> str:

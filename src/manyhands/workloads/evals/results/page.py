@@ -18,7 +18,7 @@ from manyhands.graders.protocol import ScoreRecord
 from manyhands.workloads.evals.items import FAILED, PASSED
 from manyhands.workloads.evals.results.figures import MeanFigure, ResultFigures
 from manyhands.workloads.evals.results.result_lines import NO_ID, STATUSES, TestResult
-from manyhands.workloads.evals.results.summary import EvalSummary, statuses
+from manyhands.workloads.evals.results.summary import EvalSummary, reroll_line, statuses
 from manyhands.workloads.evals.targets.answer_figures import FIGURES
 
 MAX_TESTS = 5000
@@ -70,6 +70,8 @@ def _head(title: str, summary: EvalSummary) -> Iterator[str]:
     tests = counted(own, "test")
     limit = f"A test has passed with a score of {summary['pass_limit']:g} or more"
     yield f"<p>{limit}{f' ({tests} {have(own)} another limit)' if own else ''}.</p>\n"
+    if (rerolled := reroll_line(summary)) is not None:
+        yield f'<p class="failure">{escape(rerolled)}</p>\n'
 
 
 def _scores(summary: EvalSummary) -> Iterator[str]:
@@ -209,7 +211,8 @@ def shown_test(result: TestResult, budget: TextBudget, *, several: bool) -> Iter
     status, score = result.status, result.score
     target = escape(result.target or "", quote=True)
     name = escape(result.test_id or NO_ID) + (f" @ {target}" if several else "")
-    label = f' <span class="label">{result.simulated_label}</span>' if result.simulated_label else ""
+    labels = [text for text in (result.simulated_label, result.reroll_label) if text is not None]
+    label = "".join(f' <span class="label">{escape(text)}</span>' for text in labels)
     mark = {PASSED: "✓", FAILED: "✗"}.get(status, "!" if "error" in status else "–")
     yield f'<details class="test {status}" data-status="{status}" data-target="{target}"><summary>'
     yield f'<span class="status">{mark} {status.replace("_", " ")}</span><span class="id">{name}{label}</span>'

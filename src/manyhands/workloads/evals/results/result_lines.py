@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Required, Self, TypedDict, cast
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
 from manyhands.core.statistics import mean, weighted_mean
-from manyhands.engine.contract import ItemRow
+from manyhands.engine.contract import ItemRow, ReplacedOutcome
 from manyhands.graders.protocol import ScoreRecord, verdict_of
 from manyhands.workloads.evals.items import (
     COST_LIMIT,
@@ -30,6 +30,7 @@ from manyhands.workloads.evals.items import (
     PASS_AT_K,
     PASSED,
     PASSED_BEFORE,
+    RERUN,
     SKIPPED,
     UNGRADED,
     ItemRecord,
@@ -145,6 +146,12 @@ class TestResult(AnswerFigures):
     failed_dependencies: list[str] | None = None
     attempts: int | None = None
     """How often the test was attempted, where more than once."""
+    rerolls: int | None = None
+    """How often the test was run again from nothing after it had ended; None if never. Its score is then no first try."""
+    first_status: str | None = None
+    """Of a test that was: its status when it had ended first."""
+    first_score: float | None = None
+    """Its score then, if it had one."""
     aggregation: Aggregation | None = None
     trials: list[TrialRecord] | None = None
     """The samples, where a test has several."""
@@ -173,6 +180,19 @@ class TestResult(AnswerFigures):
     def simulated_scores(self) -> bool:
         """Whether a simulated model had a say in its scores, those of its samples included."""
         return any(score.get("simulated") for scores in self._all_scores() for score in scores)
+
+    @property
+    def passed(self) -> bool:
+        """Whether its score is at or above its threshold."""
+        return self.status == PASSED
+
+    @property
+    def reroll_label(self) -> str | None:
+        """That it is no first try, and what that came to, for people; None if it is one."""
+        if self.rerolls is None:
+            return None
+        first = self.first_status if self.first_score is None else f"{self.first_score:.3f}"
+        return f"re-rolled {'once' if self.rerolls == 1 else f'{self.rerolls} times'}; first: {first}"
 
     @property
     def simulated_label(self) -> str | None:
@@ -206,18 +226,43 @@ _SCORE_FIGURES = ("score", "weight", "required", "min_score")
 _ALWAYS = dict.fromkeys(each.name for each in fields(TestResult) if each.default is MISSING)
 
 
-def results(rows: Iterable[ItemRow], thresholds: Sequence[float]) -> Iterator[TestResult]:
+def results(
+    rows: Iterable[ItemRow], thresholds: Sequence[float], replaced: Iterable[ReplacedOutcome] = ()
+) -> Iterator[TestResult]:
     """The result of each test and target, in order of the input, streamed; of those that have not ended, with status ``pending``.
 
-    ``thresholds``: of each file's tests, but for those with one of their own.
+    ``thresholds``: of each file's tests, but for those with one of their own; ``replaced``: what items had come to before they were
+    executed again.
     """
+    before = dict[int, list[ReplacedOutcome]]()
+    for outcome in replaced:
+        if outcome.state is ItemState.COMPLETED or (outcome.state is ItemState.FAILED and outcome.why == RERUN):
+            before.setdefault(outcome.number, []).append(outcome)
+    for planned, result in grouped_results(rows, thresholds):
+        if before and (rerolls := max(len(before.get(row.number, ())) for row in planned)):
+            first = _result([_as_at_first(row, before.get(row.number)) for row in planned], thresholds)
+            result.rerolls, result.first_status, result.first_score = rerolls, first.status, first.score
+        yield result
+
+
+def grouped_results(rows: Iterable[ItemRow], thresholds: Sequence[float]) -> Iterator[tuple[list[ItemRow], TestResult]]:
+    """The items of each test and target, one for each sample, and its result; as ``results``."""
     present = (row for row in rows if not row.left_input)
     for _, same in groupby(present, key=_test_of):
         planned = list(same)
-        if len(planned) == 1:
-            yield result_of(planned[0], thresholds)
-        else:
-            yield _combined(planned, thresholds)
+        yield planned, _result(planned, thresholds)
+
+
+def _result(planned: Sequence[ItemRow], thresholds: Sequence[float]) -> TestResult:
+    return result_of(planned[0], thresholds) if len(planned) == 1 else _combined(planned, thresholds)
+
+
+def _as_at_first(row: ItemRow, replaced: Sequence[ReplacedOutcome] | None) -> ItemRow:
+    """An item as it was when it had ended first."""
+    if not replaced:
+        return row
+    named = ("state", "reason", "cause", "message", "record", "finished_at")
+    return replace(row, **{name: getattr(replaced[0], name) for name in named})
 
 
 def _test_of(row: ItemRow) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, figure
 from manyhands.workloads.evals.batch.reports import CommandFigures, report_lines
 from manyhands.workloads.evals.prepared import PreparedEval
-from manyhands.workloads.evals.results.figures import ResultFigures, RunFigures, count_name
+from manyhands.workloads.evals.results.figures import MAX_NAMED, ResultFigures, RunFigures, count_name
 from manyhands.workloads.evals.results.result_lines import NO_ID, STATUSES, TestResult, result_of
 from manyhands.workloads.evals.targets.kinds.registry import KINDS
 
@@ -104,10 +104,24 @@ def records_are_missing(summary: EvalSummary) -> bool:
 
 def notes(summary: EvalSummary) -> Iterator[str]:
     """What a person should know besides the figures, a line each."""
+    if (line := reroll_line(summary)) is not None:
+        yield line
     yield from _edited(summary.get("edited", ()))
     yield from _left_out(summary.get("graders_left_out", {}))
     for command in summary["commands"]:
         yield from report_lines(command)
+
+
+def reroll_line(figures: ResultFigures) -> str | None:
+    """Which scores are no first tries, and what all tests came to at first; None if all are."""
+    found = figures.get("rerolled")
+    if found is None:
+        return None
+    ids = [one_line(each, MAX_GRADER_NAME) for each in found["ids"]]
+    named = ", ".join(ids) + (", …" if found["tests"] > len(ids) >= MAX_NAMED else "")
+    first, mean = f"{found['first_passed']:,} of {figures['tests']['in']:,} passed", found["first_mean_score"]
+    scored = "" if mean is None else f", mean score {mean:.3f}"
+    return f"{found['tests']:,} re-rolled: {named}; first results: {first}{scored}"
 
 
 def _edited(files: Iterable[Mapping[str, Any]]) -> Iterator[str]:

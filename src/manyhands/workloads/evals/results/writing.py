@@ -24,7 +24,7 @@ from manyhands.runs.execution import SUMMARY as ENGINE_SUMMARY
 from manyhands.runs.ledger import timestamp
 from manyhands.workloads.evals.batch.reports import command_figures
 from manyhands.workloads.evals.edits import Edits
-from manyhands.workloads.evals.prepared import PreparedEval
+from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
 from manyhands.workloads.evals.results.figures import EvalFigures
 from manyhands.workloads.evals.results.formats import write_as
 from manyhands.workloads.evals.results.result_lines import PENDING, TestResult, results
@@ -46,8 +46,7 @@ def write_results(reader: RunReader, prepared: PreparedEval, folder: Path, edits
     options = prepared.options
     figures = EvalFigures(options.score_interval, options.bootstrap_seed)
     with reader.snapshot(), bytes_written_aside(folder / RESULTS) as handle:
-        datasets = {file.path: file.dataset for file in prepared.files}
-        for result in with_workspaces(results(reader.items(), prepared.thresholds), folder, datasets):
+        for result in results_of(reader, prepared, folder):
             figures.add(result)
             if result.status != PENDING:
                 handle.write(compact_line(result.to_json()))
@@ -63,6 +62,27 @@ def write_results(reader: RunReader, prepared: PreparedEval, folder: Path, edits
         else:
             is_out = options.out is not None and path == Path(options.out)
             write_output(folder, summary, path, ending=ending_of_out(path, options.output_format) if is_out else None)
+
+
+def results_of(reader: RunReader, prepared: PreparedEval, folder: Path) -> Iterator[TestResult]:
+    """The result of each test and target, also of those that have not ended, streamed."""
+    datasets = {file.path: file.dataset for file in prepared.files}
+    found = results(reader.items(), prepared.thresholds, reader.replaced_outcomes())
+    if prepared.options.regrade is not None:
+        found = _with_rerolls(found, regraded_folder(prepared.options))
+    return with_workspaces(found, folder, datasets)
+
+
+def _with_rerolls(found: Iterable[TestResult], regraded: Path) -> Iterator[TestResult]:
+    """Results of answers that are graded again, which say of those that were no first tries that they were none."""
+    rerolled = dict[tuple[str, str | None, str | None], TestResult]()
+    if (regraded / RESULTS).is_file():
+        before = (each for each in results_in(regraded / RESULTS) if each.rerolls is not None)
+        rerolled = {(each.dataset, each.test_id, each.target): each for each in before}
+    for result in found:
+        if (of := rerolled.get((result.dataset, result.test_id, result.target))) is not None:
+            result.rerolls, result.first_status, result.first_score = of.rerolls, of.first_status, of.first_score
+        yield result
 
 
 def named_outputs(options: EvalSpec) -> list[Path]:

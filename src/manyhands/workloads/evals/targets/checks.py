@@ -25,15 +25,15 @@ from manyhands.io.keys import spelled_at
 from manyhands.io.locations import Findings
 from manyhands.io.search_paths import SearchPath, additions, environment
 from manyhands.processes.commands import CommandRunner, failure_of
+from manyhands.processes.python_functions import Function
 from manyhands.processes.strays import process_mark
 from manyhands.processes.templates import CommandTemplate
-from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
+from manyhands.workloads.evals.evalfile.contents import AFTER_EACH, BEFORE_EACH, EvalFile, Test
 from manyhands.workloads.evals.evalfile.loading import location_of
 from manyhands.workloads.evals.targets.choice import Choice, Group, Survey
 from manyhands.workloads.evals.targets.command import Values
 from manyhands.workloads.evals.targets.definitions import Target
 from manyhands.workloads.evals.targets.kinds.protocol import Checking, Healthcheck, TargetSettings
-from manyhands.workloads.evals.workspaces.templates import AFTER_EACH, BEFORE_EACH
 
 _STANDARD = "criteria or an expected output to hold the answer against"
 _NO_JUDGE = "no judge is configured (judge_target of its target, or --judge_target)"
@@ -42,7 +42,11 @@ _NO_JUDGE = "no judge is configured (judge_target of its target, or --judge_targ
 class TargetCheck:
     """Checks the settings of targets, each once."""
 
-    def __init__(self, around: SearchPath, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, around: SearchPath, environ: Mapping[str, str], functions: Mapping[str, Function] | None = None
+    ) -> None:
+        """``functions``: those that were given in Python."""
+        self._functions = functions or {}
         self._around = around
         self._environ = environ
         self._found: dict[tuple[str, str, str], TargetSettings | None] = {}
@@ -59,15 +63,23 @@ class TargetCheck:
     def answering(self, target: Target, findings: Findings, *, hooked: bool = False) -> None:
         """Check a target that answers tests. ``hooked``: it works in workspaces, where hooks may make what it needs."""
         settings = self.settings(target, findings)
-        checking = Checking(target.at, target.location, target.settings.keys(), self._environ, hooked)
+        checking = Checking(target.at, target.location, target.settings.keys(), self._environ, hooked, self._functions)
         with findings.catching():
             if settings is not None:
                 settings.check(checking)
 
     def judging(self, target: Target, findings: Findings) -> None:
         """Check a target that has to judge."""
-        if self.settings(target, findings) is not None and not target.facts.calls_models:
-            findings.problem(target.location, f"is of kind {target.kind} and can't judge; a judge is a model")
+        settings = self.settings(target, findings)
+        if settings is None:
+            return
+        if not target.facts.judges or target.batching:
+            what = "answers all tests in one invocation" if target.batching else f"is of kind {target.kind}"
+            findings.problem(target.location, f"{what} and can't judge; a judge answers one prompt after the other")
+        elif not target.facts.calls_models:
+            checking = Checking(target.at, target.location, target.settings.keys(), self._environ, False)
+            with findings.catching():
+                settings.check(checking)
 
     def environ_of(self, target: Target) -> dict[str, str]:
         """The environment variables that its settings may name."""
@@ -279,15 +291,25 @@ def _without_secrets(url: URL) -> str:
 
 
 def workspace_problems(survey: Survey, choice: Choice, targets: Sequence[Target]) -> Iterator[str]:
-    """A line for each command that answers all tests at once and whose tests have hooks for each test, or different workspaces."""
+    """A line for each command that answers all tests at once and whose tests have hooks for each test, or different workspaces; and for
+    each agent with a sandbox that is to work in an existing folder."""
     for target in targets:
+        found = {space: test for (own, space), test in survey.workspaces.items() if target.name in choice.of(own)}
+        if target.kind == "agent":
+            yield from (
+                test.location.at("workspace", "path").says(
+                    f"target {target.name} works in a sandbox, and can't work in an existing folder; use template"
+                )
+                for space, test in found.items()
+                if space is not None and space.in_place
+            )
         if not target.batching:
             continue
-        found = {space: test for (own, space), test in survey.workspaces.items() if target.name in choice.of(own)}
         if target.settings.get("workspace_template") is not None:  # which counts more than the tests' own
             found = {space and replace(space, template=None): test for space, test in found.items()}
         for space, test in found.items():
-            hook = next((name for name in (BEFORE_EACH, AFTER_EACH) if getattr(space, name, None) is not None), None)
+            own = None if space is None else space.of(target.name)
+            hook = next((name for name in (BEFORE_EACH, AFTER_EACH) if own is not None and own.hooks(name)), None)
             if hook is not None:
                 yield test.location.at("workspace", hook).says(
                     f"can't run for each test where one invocation answers all of them, as target {target.name} does; "

@@ -79,12 +79,16 @@ def choose_judges(
     available: TargetFile,
     findings: Findings,
     recorded: Sequence[Target] = (),
+    place: str = "--judge_target",
 ) -> tuple[Target, ...]:
     """Every target that may have to judge: those that graders name; and for graders that name none, and tests without graders, the
-    ``judge_target`` of the targets that answer these tests, else ``wanted`` (``--judge_target``). ``recorded``: the judges of the run
+    ``judge_target`` of the targets that answer these tests, else ``wanted``, which ``place`` says. ``recorded``: the judges of the run
     that is graded again, which stand for the targets' own."""
     own = _with_own_judge(survey, choice)
-    named, known = dict[str, None](), {judge.name for judge in recorded}
+    named, known = (
+        dict[str, bool](),
+        {judge.name for judge in recorded},
+    )  # with whether it is certain that they are asked
     for target in choice.targets:
         name, certain = target.judge_target, own.get(target.name)
         if name is not None and name not in known:
@@ -94,22 +98,23 @@ def choose_judges(
                 findings.notice(target.at("judge_target").says(f"there is no target {name!r}, and no judge is needed"))
                 continue
             if certain is not None:
-                named[name] = None
+                named[name] = named.get(name, False) or certain
     if wanted is not None and any(own.get(target.name) for target in choice.targets if target.judge_target is None):
         with findings.catching():
             if not available.knows(wanted):
-                findings.problems.append(f"--judge_target: {available.unknown(wanted)}")
-        named[wanted] = None
+                findings.problems.append(f"{place}: {available.unknown(wanted)}")
+        named[wanted] = True
     elif wanted is not None and own and _is_known(wanted, available):
-        named[wanted] = None
+        named.setdefault(wanted, False)
     for group in survey.groups:
         for need in group.needs:
             if need.target is not None and need.target not in {*named, *known}:
                 location = group.tests[0].location.at("assert")
                 _check_name(need.target, location, available, findings, f"grader {need.grader!r}: ")
-                named[need.target] = None
+                named[need.target] = True
     kept = tuple(judge for judge in recorded if judge.name not in named)
-    return (*kept, *_made(named, available, findings))
+    made = _made([name for name, certain in named.items() if certain], available, findings)
+    return (*kept, *made, *_perhaps_made([name for name, certain in named.items() if not certain], available, findings))
 
 
 def _with_own_judge(survey: Survey, choice: Choice) -> dict[str, bool]:
@@ -158,8 +163,17 @@ def _made(names: Iterable[str], available: TargetFile, findings: Findings) -> tu
     for name in names:
         with findings.catching():
             if available.knows(name):
-                found.append(available.resolve(name))
+                found.append(available.resolve(name, findings))
     return tuple(found)
+
+
+def _perhaps_made(names: Iterable[str], available: TargetFile, findings: Findings) -> tuple[Target, ...]:
+    """Judges that may not be asked: what is wrong with one is a notice."""
+    inner = findings.inner()
+    made = _made(names, available, inner)
+    for problem in inner.problems:
+        findings.notice(f"{problem} (a judge that may not be needed)")
+    return made
 
 
 Targets = tuple[str, ...] | None

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import secrets
 import shlex
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,13 +23,21 @@ from manyhands.core.jsonio import Json, loads, too_deep, without_surrogates
 from manyhands.core.redaction import Redactor
 from manyhands.core.text import decode
 from manyhands.engine.contract import Context, Effect
+from manyhands.io.files import bytes_written_aside
 from manyhands.io.locations import Location
 from manyhands.io.tables.text import wide_encoding
 from manyhands.processes.commands import MAX_OUTPUT, CommandEnd, CommandRunner, failure_of
 from manyhands.processes.templates import MAX_ARGUMENT, PREFIX, CommandTemplate, Words, quoted, spots
 from manyhands.sandboxes.files.trees import NotPlain, Tree
 from manyhands.workloads.evals.evalfile.contents import Test
-from manyhands.workloads.evals.targets.answers import Answer, answer_from_json, has_answer, read_record, read_text
+from manyhands.workloads.evals.targets.answers import (
+    MAX_ID_LENGTH,
+    Answer,
+    answer_from_json,
+    has_answer,
+    read_record,
+    read_text,
+)
 from manyhands.workloads.evals.targets.live import answer_step, cost_usage
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, keep_folder
 
@@ -134,6 +144,30 @@ def check_files_format(value: str, location: Location) -> str:
     return value
 
 
+def read_answer(data: bytes) -> Answer:
+    """An answer as a command wrote it: a record, which needs no id, or else plain text, as it is."""
+    text = text_of(data)
+    stripped = text.strip()
+    if not (stripped.startswith("{") and stripped.endswith("}")) or too_deep(data):
+        return read_text(text)
+    try:
+        record = loads(stripped)
+    except (ValueError, RecursionError):
+        return read_text(text)
+    if not has_answer(record):
+        return read_text(text)
+    return read_record(record)
+
+
+def text_of(data: bytes) -> str:
+    """What a command wrote, as text."""
+    return data.decode(wide_encoding(data[:2]) or "utf-8-sig", "replace")
+
+
+Read = Callable[[bytes], Answer]
+"""Reads what a command wrote as its answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandSettings:
     """A target's command."""
@@ -153,6 +187,12 @@ class CommandSettings:
     """Whether it starts in its folder also where there is a workspace."""
     additions: Mapping[str, str] = field(default_factory=dict)
     """To its environment, besides what its placeholders stand for."""
+    before: str = ""
+    """A text before each prompt, with an empty line between."""
+    read: Read = read_answer
+    """How its answers are read."""
+    log_folder: Path | None = None
+    """Where what it printed, or wrote as its answer, is kept; None: nowhere."""
 
     def within(self, workspace: Path | None) -> CommandSettings:
         """The command as it starts in a workspace, if there is one."""
@@ -266,7 +306,9 @@ class CommandInvoker:
                 timeout=settings.seconds or NO_LIMIT,
             )
             printed = self._printed(end)
-            exit_code = _checked(end, settings, printed)
+            if settings.log_folder is not None:
+                await asyncio.to_thread(self._log, question, folder / OUTPUT, end)
+            exit_code = _checked(end, settings, printed, lambda: self._said(folder / OUTPUT))
             answer = await asyncio.to_thread(self._answer, folder / OUTPUT, end)
             answer = answer.timed(round(end.seconds * 1000))
             return CommandAnswer(answer, exit_code, **printed, seconds=round(end.seconds, 3))
@@ -275,14 +317,16 @@ class CommandInvoker:
                 await asyncio.to_thread(_remove, folder)
 
     def _prepare(self, question: Question, folder: Path, workspace: Path) -> Values:
+        before = self._settings.before
+        prompt = f"{before}\n\n{question.prompt}" if before else question.prompt
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _remove(folder)
-            (folder / PROMPT).write_text(question.prompt, encoding="utf-8", errors="replace")
+            (folder / PROMPT).write_text(prompt, encoding="utf-8", errors="replace")
         except OSError as error:
             raise ItemError(Cause.SANDBOX_LOST, f"can't write the command's files: {error}") from error
         return Values(
-            prompt=question.prompt,
+            prompt=prompt,
             guidelines=question.guidelines,
             eval_id=question.test_id,
             attempt=question.attempt,
@@ -299,6 +343,21 @@ class CommandInvoker:
         found = {"stdout": end.output, "stderr": end.errors}
         return {name: self._redactor.text(decode(data))[-MAX_TAIL:] for name, data in found.items()}
 
+    def _said(self, file: Path) -> str:
+        """What a command that failed wrote into its output file about why."""
+        data = None if self._settings.read is read_answer else _content(file)
+        return (self._settings.read(data).error or "") if data is not None else ""
+
+    def _log(self, question: Question, file: Path, end: CommandEnd) -> None:
+        """Keep what it wrote and printed, without secrets; what can't be kept is no error of the answer."""
+        folder = self._settings.log_folder or file.parent
+        name = "".join(mark if mark.isalnum() or mark in "-_." else "_" for mark in question.test_id)[:MAX_ID_LENGTH]
+        parts = (_content(file) or b"", end.output, end.errors)
+        with suppress(OSError, ItemError):
+            text = self._redactor.text("\n".join(text_of(part).rstrip() for part in parts if part))
+            with bytes_written_aside(folder / f"{name}-{question.attempt + 1}-{secrets.token_hex(4)}.log") as log:
+                log.write(f"{text}\n".encode("utf-8", "replace"))
+
     def _answer(self, file: Path, end: CommandEnd) -> Answer:
         """What is in the output file; without one, what was printed by a command that did not get its path."""
         data = _content(file)
@@ -310,22 +369,7 @@ class CommandInvoker:
                     Cause.INVALID_OUTPUT, f"it printed more than {MAX_OUTPUT >> 20} MiB; use {{OUTPUT_FILE}}"
                 )
             data = end.output.rstrip(b"\r\n")
-        return read_answer(data)
-
-
-def read_answer(data: bytes) -> Answer:
-    """An answer as a command wrote it: a record, which needs no id, or else plain text, as it is."""
-    text = data.decode(wide_encoding(data[:2]) or "utf-8-sig", "replace")
-    stripped = text.strip()
-    if not (stripped.startswith("{") and stripped.endswith("}")) or too_deep(data):
-        return read_text(text)
-    try:
-        record = loads(stripped)
-    except (ValueError, RecursionError):
-        return read_text(text)
-    if not has_answer(record):
-        return read_text(text)
-    return read_record(record)
+        return self._settings.read(data)
 
 
 def _content(file: Path) -> bytes | None:
@@ -351,9 +395,9 @@ def _content(file: Path) -> bytes | None:
         raise ItemError(Cause.INVALID_OUTPUT, f"the output file can't be read ({error.strerror})") from error
 
 
-def _checked(end: CommandEnd, settings: CommandSettings, printed: dict[str, str]) -> int:
-    """The exit code of a command that ended well. Raises ItemError for any other."""
-    said = printed["stderr"].strip() or printed["stdout"]
+def _checked(end: CommandEnd, settings: CommandSettings, printed: dict[str, str], why: Callable[[], str]) -> int:
+    """The exit code of a command that ended well. Raises ItemError for any other. ``why``: what it says itself."""
+    said = printed["stdout"] if end.exit_code == 0 else why() or printed["stderr"].strip() or printed["stdout"]
     if end.exit_code is None:
         raise ItemError(Cause.TIMEOUT, failure_of(None, settings.seconds or NO_LIMIT, said) or "", record={**printed})
     failure = failure_of(end.exit_code, None, said)

@@ -20,24 +20,30 @@ from manyhands.core.jsonio import Json
 from manyhands.core.redaction import protect
 from manyhands.core.settings import shown
 from manyhands.core.text import suggestion
-from manyhands.io.keys import Spelled, checked, present
-from manyhands.io.locations import Findings, Location, problems_error
+from manyhands.io.keys import ASIDE, Spelled, checked, present
+from manyhands.io.locations import Findings, Location, UnknownKeys, problems_error
 from manyhands.io.search_paths import SearchPath, environment
 from manyhands.io.yaml_files import read_yaml
 from manyhands.models.factory import home_url
 from manyhands.models.headers import Header, read_headers
-from manyhands.workloads.evals.evalfile.contents import EvalFile, RecordedLocation
-from manyhands.workloads.evals.evalfile.files import TARGETS_FILES, TARGETS_KEYS
+from manyhands.workloads.evals.evalfile.agentv5.project import CONFIG, configured
+from manyhands.workloads.evals.evalfile.agentv5.providers import as_targets
+from manyhands.workloads.evals.evalfile.contents import EvalFile, InlineTargets, RecordedLocation
+from manyhands.workloads.evals.evalfile.files import PROVIDERS, TARGETS_FILES, TARGETS_KEYS
+from manyhands.workloads.evals.evalfile.interpolation import has_reference
 from manyhands.workloads.evals.targets.command import parse_command
-from manyhands.workloads.evals.targets.keys import Interpolation, TargetBlock, has_reference, is_reference, variables
+from manyhands.workloads.evals.targets.entries import TargetEntry, followed, is_beyond, settled
+from manyhands.workloads.evals.targets.keys import Interpolation, TargetBlock, is_reference, variables
 from manyhands.workloads.evals.targets.kinds.protocol import Making, TargetSettings
-from manyhands.workloads.evals.targets.kinds.registry import KINDS, Kind, kind_of
+from manyhands.workloads.evals.targets.kinds.registry import KINDS, Kind
 
 DEFAULT = "default"
 """The name of the target that is used where none is chosen."""
-_LITERAL = ("name", "provider", "judge_target", "workers", "provider_batching")
+_LITERAL = ("name", "provider", "use_target", "judge_target", "workers", "provider_batching")
 """Settings in which there are no variables."""
 _SECRET, _HEADERS, _COMMAND = "api_key", "header", "command"
+_SECRETS = (_SECRET, "bearer_token", "github_token")
+"""Settings that must be variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,8 @@ class Target:
 
     def _may_be_absent(self, key: str) -> bool:
         field = KINDS[self.kind].block().model_fields.get(key)
-        return field is not None and not field.is_required() and key != _SECRET
+        needed = key == _SECRET and not KINDS[self.kind].starts_programs
+        return field is not None and not field.is_required() and not needed
 
     def _words(self) -> dict[tuple[str | int, ...], str]:
         return {(key,): word for key, word in self.words}
@@ -132,7 +139,9 @@ class TargetFile:
         later: Path | None,
         search_path: SearchPath,
         environ: Mapping[str, str],
+        unknown: UnknownKeys | None = None,
     ) -> None:
+        self._unknown = unknown
         self._folder = folder
         self._eval_file = eval_file
         self._known = known
@@ -146,14 +155,20 @@ class TargetFile:
         self._read_later()
         return tuple(self._known)
 
-    def resolve(self, name: str) -> Target:
-        """The target of a name, its settings checked as far as that is possible without the environment.
+    def resolve(self, name: str, told: Findings | None = None) -> Target:
+        """The target of a name, or the one that stands in for it under its name. Its settings are checked as far as that is possible
+        without the environment. ``told`` gets what the person should know.
 
         Raises UserError: for an unknown name it lists the known ones; otherwise with a line for everything that is wrong.
         """
         if not self.knows(name):
             raise UserError(self.unknown(name))
-        return _with_endpoint(made_target(self._known[name], self._folder, self._eval_file), self._environ)
+        entry = followed(self._known[name], self._entry, self._environ, self._list)
+        target = made_target(entry, self._folder, self._eval_file, environ=self._environ, told=told)
+        return _with_endpoint(target, self._environ)
+
+    def _entry(self, name: str) -> TargetEntry | None:
+        return self._known[name] if self.knows(name) else None
 
     def chosen(self, eval_file: EvalFile, given: Sequence[str] = ()) -> tuple[str, ...]:
         """The names of the targets that answer an eval file's tests: those given (``--target``), else those that the file asks for,
@@ -193,7 +208,7 @@ class TargetFile:
     def _read_later(self) -> None:
         if self._later is not None:
             path, self._later = self._later, None
-            self._known = {**read_targets(path, self._search_path.shown(path)), **self._known}
+            self._known = {**read_targets(path, self._search_path.shown(path), self._unknown), **self._known}
 
     def _list(self) -> str:
         return (
@@ -222,16 +237,22 @@ def find_targets(
     environ: Mapping[str, str],
     *,
     search_path: SearchPath,
+    unknown: UnknownKeys | None = None,
+    given: InlineTargets | None = None,
 ) -> TargetFile:
     """The targets for an eval file. ``option``: a targets file, or a folder with one (``--targets``); ``environ``: the real environment,
-    to which ``.env`` files are added.
+    to which ``.env`` files are added; ``unknown``: takes keys that mean nothing, which are refused without it; ``given``: those that were
+    given in Python, which take precedence.
 
     Raises UserError if the option names no targets, if targets have no name or the same one, or for a bad ``.env`` file.
     """
-    findings = Findings()
+    findings = Findings(unknown=unknown)
     inline = eval_file.targets
     own = {} if inline is None else entries_of(inline.value, inline.location, findings)
-    for entry in own.values():
+    in_python = {} if given is None else entries_of(given.value, given.location, findings)
+    for entry in (*own.values(), *in_python.values()):
+        if entry.delegates or is_beyond(entry) or has_reference(entry.value.get("provider")):
+            continue  # what is wrong with them is said if they are used
         with findings.catching():
             made_target(entry, eval_file.folder, eval_file.path)
     if findings.problems:
@@ -239,18 +260,34 @@ def find_targets(
     known, later = own, located(eval_file.folder, search_path)
     if option is not None:
         path = _named(option, search_path)
-        known, later = {**own, **read_targets(path, search_path.shown(path))}, None
+        known, later = {**own, **read_targets(path, search_path.shown(path), unknown)}, None
+    known = {**known, **_referring(eval_file, unknown), **in_python}
     variables = environment(eval_file.folder, search_path, environ)
-    return TargetFile(eval_file.folder, eval_file.path, known, later, search_path, variables)
+    return TargetFile(eval_file.folder, eval_file.path, known, later, search_path, variables, unknown)
 
 
-def made_target(entry: TargetEntry, folder: Path, eval_file: Path | None) -> Target:
-    """The target of an entry. Raises UserError with a line for everything that is wrong with it."""
-    provider = entry.value.get("provider")
-    if provider is None:
-        raise entry.location.error("provider is required")
-    kind = kind_of(provider, entry.location.at("provider"))
-    spelled = _checked_settings(kind, entry)
+def _referring(eval_file: EvalFile, unknown: UnknownKeys | None) -> Entries:
+    """The targets that the eval file makes of others, under names of their own."""
+    location = eval_file.location.at("execution", "targets")
+    return {
+        ref.name: TargetEntry(ref.name, {"use_target": ref.use_target}, location.at(number), unknown)
+        for number, ref in enumerate(eval_file.target_refs)
+        if ref.use_target is not None
+    }
+
+
+def made_target(
+    entry: TargetEntry,
+    folder: Path,
+    eval_file: Path | None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    told: Findings | None = None,
+) -> Target:
+    """The target of an entry for which no other stands in. ``environ``: for a ``provider`` that is a variable; ``told`` gets
+    what the person should know. Raises UserError with a line for everything that is wrong with it."""
+    kind, value = settled(entry, folder, environ, told)
+    spelled = _checked_settings(kind, replace(entry, value=value), told)
     common = TargetBlock.model_validate({key: spelled.values[key] for key in _LITERAL if key in spelled.values})
     return Target(
         name=entry.name,
@@ -278,9 +315,9 @@ def _with_endpoint(target: Target, environ: Mapping[str, str]) -> Target:
     return target
 
 
-def _checked_settings(kind: str, entry: TargetEntry) -> Spelled:
+def _checked_settings(kind: str, entry: TargetEntry, told: Findings | None) -> Spelled:
     """The settings by their present names. Values with variables are checked when the variables are replaced."""
-    block, findings = KINDS[kind].block(), Findings()
+    block, findings = KINDS[kind].block(), replace((told or Findings()).of_file(), unknown=entry.unknown)
     spelled = present(block, entry.value, entry.location, findings)
     assert spelled is not None  # an entry is a mapping
     for key, value in spelled.values.items():
@@ -292,6 +329,8 @@ def _checked_settings(kind: str, entry: TargetEntry) -> Spelled:
         findings.problem(spelled.at(entry.location, "provider_batching"), "is for targets of kind cli")
     if findings.problems:
         raise problems_error(findings.problems)
+    if told is not None:
+        told.notices |= findings.notices
     return spelled
 
 
@@ -299,14 +338,14 @@ def _check_value(key: str, value: Json, location: Location) -> None:
     """Raises UserError for a variable where there can be none, for a literal secret, and for a wrong command."""
     if key == _HEADERS:
         _check_headers(value, location)
-    elif key == _SECRET and isinstance(value, list):
+    elif key in _SECRETS and isinstance(value, list):
         for index, each in enumerate(value):
             _check_value(key, each, location.at(index))
     elif has_reference(value):
         if key in _LITERAL:
             raise location.error("can't be a variable of the environment")
         list(variables(value, location))
-    elif key == _SECRET and value is not None:
+    elif key in _SECRETS and value is not None:
         raise location.error(
             "must be a variable of the environment, as ${{ OPENAI_API_KEY }}: keys don't belong in files"
         )
@@ -342,15 +381,6 @@ def _named(option: Path, search_path: SearchPath) -> Path:
 _KEYS = ("$schema", *TARGETS_KEYS)
 
 
-@dataclass(frozen=True, slots=True)
-class TargetEntry:
-    """A target as it stands in a file."""
-
-    name: str
-    value: Mapping[str, Any]
-    location: Location
-
-
 Entries = dict[str, TargetEntry]
 
 
@@ -360,25 +390,41 @@ def located(folder: Path, search_path: SearchPath) -> Path | None:
 
 
 def within(folder: Path) -> Path | None:
-    """The targets file of a folder."""
-    return next((folder / name for name in TARGETS_FILES if (folder / name).is_file()), None)
+    """The targets file of a folder; without one, its configuration, if that has providers."""
+    found = next((folder / name for name in TARGETS_FILES if (folder / name).is_file()), None)
+    if found is None and (folder / CONFIG).is_file():
+        with suppress(UserError):  # told where the configuration is read
+            return None if configured(folder / CONFIG, "providers", "")[0] is None else folder / CONFIG
+    return found
 
 
-def read_targets(path: Path, name: str) -> Entries:
-    """The entries of a targets file, their settings not checked yet. Raises UserError with a line for everything that is wrong."""
-    value, location = read_yaml(path, name)
+def read_targets(path: Path, name: str, unknown: UnknownKeys | None = None) -> Entries:
+    """The entries of a targets file, their settings not checked yet. ``unknown``: takes keys that mean nothing. Raises UserError with a
+    line for everything that is wrong."""
+    value, location = configured(path, "providers", name) if path.parts[-2:] == CONFIG.parts else read_yaml(path, name)
+    findings = Findings(unknown=unknown)
+    if isinstance(value, list) and value:
+        return _read_entries(value, location, findings, PROVIDERS)
     if not isinstance(value, Mapping):
         raise location.error(f"must be a mapping with targets, not {shown(value)}")
-    findings = Findings()
     for key in value:
-        if key not in _KEYS and not key.startswith("x-"):
-            findings.problem(location.at(key), f"unknown key{suggestion(key, _KEYS)}")
+        if key not in _KEYS and not key.startswith(ASIDE):
+            findings.unknown_key(location.at(key), suggestion(key, _KEYS))
     given = [key for key in TARGETS_KEYS if key in value]
     if not given:
         findings.problem(location, "targets is required")
-    entries = entries_of(value[given[0]], location.at(given[0]), findings) if given else {}
     if len(given) > 1:
         findings.problem(location.at(given[1]), f"is the same key as {given[0]}, which is given too")
+    key = given[0] if given else None
+    return _read_entries([] if key is None else value[key], location.at(*given[:1]), findings, key)
+
+
+def _read_entries(value: Json, location: Location, findings: Findings, key: str | None) -> Entries:
+    """The entries of a file's list. ``key``: that of the list; providers of version 5 become targets. Raises UserError if anything is
+    wrong."""
+    if key == PROVIDERS:
+        value, location = as_targets(value, location, findings)
+    entries = entries_of(value, location, findings)
     if findings.problems:
         raise problems_error(findings.problems)
     return entries
@@ -415,4 +461,4 @@ def _entries(value: Any, location: Location, findings: Findings) -> Iterator[Tar
         elif key is not None and name != key:
             findings.problem(at.at("name"), f"is another name than {shown(key)}, by which the target is listed")
         else:
-            yield TargetEntry(name, entry, at)
+            yield TargetEntry(name, entry, at, findings.unknown)

@@ -6,7 +6,6 @@ empty counts as not set. Only what a person wrote is looked at: a value from the
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from manyhands.core.jsonio import Json
 from manyhands.core.settings import Flag, Text, number, whole
 from manyhands.io.keys import Entry, key
 from manyhands.io.locations import Location
+from manyhands.workloads.evals.evalfile.interpolation import MEANING, REFERENCE, SECRET_NAME
 from manyhands.workloads.evals.evalfile.keys import Block
 
 
@@ -36,6 +36,10 @@ Command = Annotated[Any, WithJsonSchema(_COMMAND)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words), WithJsonSchema(_COMMAND)]
 
 
+IDLE = frozenset(("subagent_mode_allowed", "fallback_targets", "log_format", "log_output_format"))
+"""Keys of all kinds that change nothing here."""
+
+
 class TargetBlock(Block):
     """Keys of targets of every kind."""
 
@@ -44,9 +48,12 @@ class TargetBlock(Block):
     mappings: ClassVar[Mapping[str, type[Entry]]] = {}
     """Keys that may be a mapping, besides other things, and the keys of that."""
     spellings: ClassVar = {"grader_target": "judge_target", "batch_requests": "provider_batching"}
+    idle: ClassVar[frozenset[str]] = IDLE
+    """Keys of other versions, in snake case, that may be there and change nothing here; a note names them."""
 
     name: Text | None = key(None, "Name of the target. In a mapping of targets, its key.")
     provider: Text = key(..., "Kind of target.")
+    use_target: Text | None = key(None, "Another target that stands in for this one.")
     judge_target: Text | None = key(None, "Target that judges its answers.")
     workers: Annotated[int, whole(1, 10_000)] | None = key(None, "Maximum concurrent tests of this target.")
     provider_batching: Flag = key(False, "One invocation answers all tests.")
@@ -54,25 +61,11 @@ class TargetBlock(Block):
 
 # --- Variables of the environment
 
-_REFERENCE = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
-_MEANING = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*(?::-(.*))?", re.DOTALL)
-
-_SECRET_NAME = re.compile(r"key|token|secret|passw|auth|credential|cookie", re.IGNORECASE)
-
-
-def has_reference(value: Json) -> bool:
-    """Whether there is a variable anywhere in a value."""
-    if isinstance(value, str):
-        return "${{" in value
-    if isinstance(value, Mapping):
-        return any(map(has_reference, value.values()))
-    return isinstance(value, list) and any(map(has_reference, value))
-
 
 def is_reference(value: Json) -> bool:
     """Whether a value is a variable and nothing else, without a default."""
-    whole = _REFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
-    meant = _MEANING.fullmatch(whole[1]) if whole is not None else None
+    whole = REFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
+    meant = MEANING.fullmatch(whole[1]) if whole is not None else None
     return meant is not None and meant[2] is None
 
 
@@ -99,7 +92,7 @@ class Interpolation:
     @property
     def secrets(self) -> list[str]:
         """The values that were put in for variables whose names say that they are secrets."""
-        return [value for name, value in self.used.items() if _SECRET_NAME.search(name)]
+        return [value for name, value in self.used.items() if SECRET_NAME.search(name)]
 
     def value(self, value: Json, location: Location) -> Json:
         """The value with all variables replaced; keys are left alone. Raises UserError for a variable that is not set."""
@@ -112,14 +105,19 @@ class Interpolation:
         return value
 
     def is_set(self, name: str) -> bool:
+        """Whether there is a variable of that name with a value."""
         return bool(self.environ.get(name))
+
+    def unset(self, value: Json, location: Location) -> str | None:
+        """The first variable in a value that is not set and has no default; None if there is none. Raises UserError as ``value``."""
+        return next((name for name in variables(value, location) if not self.is_set(name)), None)
 
     def _text(self, text: str, location: Location) -> str:
         if "${{" not in text:
             return text
         found = iter(list(_references(text, location)))
-        whole = text.strip() if _REFERENCE.fullmatch(text.strip()) else text
-        return _REFERENCE.sub(lambda _: self._variable(*next(found), location), whole)
+        whole = text.strip() if REFERENCE.fullmatch(text.strip()) else text
+        return REFERENCE.sub(lambda _: self._variable(*next(found), location), whole)
 
     def _variable(self, name: str, default: str | None, location: Location) -> str:
         value = self.environ.get(name)
@@ -133,8 +131,8 @@ class Interpolation:
 
 def _references(text: str, location: Location) -> Iterator[tuple[str, str | None]]:
     """The names and defaults of a text's variables, in order."""
-    for found in _REFERENCE.finditer(text):
-        meant = _MEANING.fullmatch(found[1])
+    for found in REFERENCE.finditer(text):
+        meant = MEANING.fullmatch(found[1])
         if meant is None:
             raise location.error(f"{found[0]} is no variable; write ${{{{ NAME }}}} or ${{{{ NAME:-text }}}}")
         yield meant[1], None if meant[2] is None else meant[2].strip()

@@ -109,8 +109,10 @@ class RecordedTarget:
         record = (row.record if row is not None else None) or {}
         if WORKSPACE_KEY not in record:
             return None
-        path = (self._reader.folder / record[WORKSPACE_KEY]).absolute()
-        return Seen(path if path.is_dir() else None, record.get("file_changes"))
+        folder = self._reader.folder.absolute()
+        path = folder / record[WORKSPACE_KEY]
+        kept = path.is_relative_to(folder) and path.is_dir()  # a person's own folder has gone on
+        return Seen(path if kept else None, record.get("file_changes"))
 
     def sample(self, item: TestItem) -> RecordedSample | None:
         """The item as it ended in the other run; None if that has nothing of it."""

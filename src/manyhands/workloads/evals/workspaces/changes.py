@@ -13,6 +13,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
@@ -21,7 +22,15 @@ from manyhands.core.errors import ItemError
 from manyhands.core.jsonio import without_surrogates
 from manyhands.processes.commands import CommandRunner
 from manyhands.sandboxes.files.removing import remove_tree
-from manyhands.sandboxes.files.trees import Tree, read_at_most
+from manyhands.sandboxes.files.trees import (
+    Tree,
+    make_link,
+    open_folder,
+    open_regular,
+    read_at_most,
+    replace_file,
+    set_mode,
+)
 
 MAX_CHARACTERS = 100_000
 """Of a diff; what is beyond is left out, and the diff's last line says so."""
@@ -39,10 +48,12 @@ _GIT_OUTPUT = 16 * MAX_CHARACTERS
 _OLD, _NEW = "a", "b"
 
 
-async def file_changes(before: Path, after: Path, scratch: Path, runner: CommandRunner) -> str:
+async def file_changes(
+    before: Path, after: Path, scratch: Path, runner: CommandRunner, *, left_out: str | None = None
+) -> str:
     """The diff from one folder to the other; empty if nothing changed. ``scratch``: a folder that is made for it on the same file system,
-    and removed; ``runner``: starts git. Raises OSError."""
-    changes = await asyncio.to_thread(lambda: list(changed(before, after)))
+    and removed; ``runner``: starts git; ``left_out``: a folder in them that is not looked at. Raises OSError."""
+    changes = await asyncio.to_thread(lambda: list(changed(before, after, left_out)))
     if not changes:
         return ""
     compared = list(_compared(changes))
@@ -246,19 +257,55 @@ class Change:
         return max(entry.size for entry in (self.old, self.new) if entry is not None)
 
 
-def changed(before: Path, after: Path) -> Iterator[Change]:
-    """What differs between two folders, by name. Raises OSError."""
+def changed(before: Path, after: Path, left_out: str | None = None) -> Iterator[Change]:
+    """What differs between two folders, by name. ``left_out``: a folder in them that is not looked at. Raises OSError."""
     with Tree(before) as old_tree, Tree(after) as new_tree:
-        old, new = dict(_entries(old_tree, before)), dict(_entries(new_tree, after))
+        old, new = dict(_entries(old_tree, before, left_out)), dict(_entries(new_tree, after, left_out))
         for name in sorted(old.keys() | new.keys()):
             change = Change(name, old.get(name), new.get(name))
             if not _same(old_tree, change.old, new_tree, change.new):
                 yield change
 
 
-def _entries(tree: Tree, root: Path) -> Iterator[tuple[str, Entry]]:
+def put_back(before: Path, after: Path, left_out: str | None = None) -> None:
+    """Undo what was changed from one folder to the other, without following links in it. Folders called ``.git`` stay as they are. Raises
+    OSError."""
+    changes = list(changed(before, after, left_out))
+    for change in changes:
+        *above, name = change.name.split("/")
+        if change.old is None:
+            with open_folder(after, above) as folder:
+                os.unlink(name, dir_fd=folder)
+    for change in changes:
+        if change.old is not None:
+            _write_entry(change.old, after, *change.name.rpartition("/")[::2])
+
+
+def _write_entry(entry: Entry, root: Path, above: str, name: str) -> None:
+    data = entry.data()
+    with open_folder(root, above.split("/") if above else (), make=True) as folder:
+        status = None
+        with suppress(FileNotFoundError):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if status is not None and stat.S_ISDIR(status.st_mode):  # only empty ones are left
+            remove_tree(root / above / name)
+        elif status is not None and not (stat.S_ISREG(status.st_mode) and entry.mode != LINK):
+            os.unlink(name, dir_fd=folder)
+        if entry.mode == LINK:
+            make_link(folder, name, data)
+            return
+        replace_file(folder, name, data)
+        descriptor = open_regular(folder, name)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            set_mode(descriptor, mode | 0o111 if entry.mode == PROGRAM else mode & ~0o111)
+        finally:
+            os.close(descriptor)
+
+
+def _entries(tree: Tree, root: Path, left_out: str | None) -> Iterator[tuple[str, Entry]]:
     """Files and links of a tree. Raises OSError for a folder that can't be read: what is in it must not count as gone."""
-    for found in tree.walk(lambda each: each.name != LEFT_OUT):
+    for found in tree.walk(lambda each: each.name != LEFT_OUT and each.path != left_out):
         if found.name == LEFT_OUT:
             continue
         if found.is_link:

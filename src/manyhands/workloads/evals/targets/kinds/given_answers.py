@@ -10,11 +10,14 @@ from typing import Annotated, Any, ClassVar
 from manyhands.core.jsonio import dumps
 from manyhands.core.settings import Text, number
 from manyhands.engine.contract import Context
+from manyhands.graders.protocol import Judge
 from manyhands.io.keys import key
 from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.targets.answers import Answer, read_text
+from manyhands.workloads.evals.targets.judging import Asked, judge_of
 from manyhands.workloads.evals.targets.keys import TargetBlock
-from manyhands.workloads.evals.targets.kinds.protocol import Making, TargetOpening, TargetSettings
+from manyhands.workloads.evals.targets.kinds.protocol import JudgeOpening, Making, TargetOpening, TargetSettings
+from manyhands.workloads.evals.targets.kinds.recorded_sessions import FixtureSettings
 from manyhands.workloads.evals.targets.live import LiveTarget
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace
 
@@ -45,6 +48,13 @@ class MockTargetSettings(TargetSettings):
 
     async def open(self, opening: TargetOpening) -> LiveTarget:
         return MockTarget(self)
+
+    def judge(self, name: str, opening: JudgeOpening) -> Judge:
+        async def ask(asked: Asked) -> Answer:
+            await asyncio.sleep(self.min_seconds)
+            return read_text(self.response)
+
+        return judge_of(name, ask, simulated=True)
 
 
 class MockTarget:
@@ -85,8 +95,16 @@ class ReplayBlock(TargetBlock):
     """Answers that are in a file already."""
 
     spellings: ClassVar = {**TargetBlock.spellings, "file": "path", "output_file": "path"}
+    beyond: ClassVar = {"execution_traces": "record replay fixtures, and name them in fixtures"}
 
-    path: Text = key(..., "Output file: JSON Lines with a record for each test, relative to the eval file.")
+    path: Text | None = key(
+        None, "Output file: JSON Lines with a record for each test, relative to the eval file. This, or fixtures."
+    )
+    fixtures: Text | None = key(None, "Replay fixtures of AgentV: JSON Lines, relative to the eval file.")
+    source_target: Text | None = key(None, "With fixtures: the target that gave the answers. Required then.")
+    suite: Text | None = key(None, "With fixtures: suite of the records (default: that of the eval file).")
+    eval_path: Text | None = key(None, "With fixtures: eval file of the records (default: this one).")
+    variant: Text | None = key(None, "With fixtures: variant of the records (default: none).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +117,16 @@ class ReplayTargetSettings(TargetSettings):
         return await opening.answers_in(self.path)
 
 
-def replay_settings(block: ReplayBlock, making: Making) -> ReplayTargetSettings:
-    """The file with the answers. Raises UserError if there is no such file."""
-    path = making.path(block.path)
+def replay_settings(block: ReplayBlock, making: Making) -> ReplayTargetSettings | FixtureSettings:
+    """The file with the answers. Raises UserError if there is no such file, or not exactly one is named."""
+    if (block.path is None) == (block.fixtures is None):
+        raise making.location.error("needs either path, an output file, or fixtures with source_target")
+    name = "path" if block.fixtures is None else "fixtures"
+    path = making.path(block.path or block.fixtures)
     if not path.is_file():
-        raise making.at("path").error(f"there is no file {path}")
-    return ReplayTargetSettings(path)
+        raise making.at(name).error(f"there is no file {path}")
+    if block.fixtures is None:
+        return ReplayTargetSettings(path)
+    if block.source_target is None:
+        raise making.location.error("source_target is required with fixtures")
+    return FixtureSettings(path, block.source_target, block.suite, block.eval_path, block.variant)

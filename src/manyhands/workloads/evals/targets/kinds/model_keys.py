@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema, create_model
 
 from manyhands.agents.options import ConversationSettings
-from manyhands.core.settings import Checked, OptionalList, Secret, bare_type, optional_number, optional_whole, setting
+from manyhands.core.settings import (
+    Checked,
+    OptionalList,
+    Secret,
+    Text,
+    bare_type,
+    optional_number,
+    optional_whole,
+    setting,
+)
 from manyhands.core.settings import Field as SettingField
 from manyhands.io.keys import key
 from manyhands.models.headers import Header
@@ -108,6 +119,7 @@ MODEL_SPELLINGS = {
     "endpoint": "base_url",
     "max_output_tokens": "max_tokens",
     "timeout_seconds": "call_timeout",
+    "variant": "model",
 }
 
 
@@ -129,7 +141,28 @@ def model_block() -> type[TargetBlock]:
         and name != "tool_timeout"
         and AgentTargetOptions.about(name).group != TOOLS
     ]
-    return _block("ModelBlock", "A model.", names, MODEL_SPELLINGS)
+    api_format: Any = (
+        Literal["chat", "responses"] | None,
+        key(None, "The interface: chat or responses. Models are called over chat completions either way."),
+    )
+    budget: Any = (
+        Annotated[int | None, optional_whole(1)],
+        key(None, "Tokens that a model of Anthropic may think, sent as its `thinking`."),
+    )
+    more = {"api_format": api_format, "thinking_budget": budget}
+    return _block("ModelBlock", "A model.", names, MODEL_SPELLINGS, more)
+
+
+@lru_cache(maxsize=1)
+def built_in_block() -> type[TargetBlock]:
+    """Keys of AgentV's own judge, a model that is named with its provider."""
+    model: Any = (
+        Text,
+        key(..., "The model, with its provider: `openai:gpt-5-mini`; also anthropic, azure, google, openrouter."),
+    )
+    block = create_model("BuiltInBlock", __base__=model_block(), __doc__="AgentV's own judge.", model=model)
+    block.spellings = model_block().spellings
+    return block
 
 
 @lru_cache(maxsize=1)
@@ -143,7 +176,12 @@ def azure_block() -> type[TargetBlock]:
     block = create_model(
         "AzureBlock", __base__=model_block(), __doc__="A model on Azure.", base_url=about, version=version
     )
-    block.spellings = {**model_block().spellings, "api_version": "version", "resource": "base_url"}
+    block.spellings = {
+        **model_block().spellings,
+        "api_version": "version",
+        "resource": "base_url",
+        "resource_name": "base_url",
+    }
     return block
 
 
@@ -152,8 +190,11 @@ def _is_targets(name: str) -> bool:
     return name in _MORE or (about.group in _GROUPS and (about.typed or name == "reasoning_config"))
 
 
-def _block(name: str, doc: str, names: list[str], spellings: dict[str, str]) -> type[TargetBlock]:
-    fields: dict[str, Any] = {each: _field(AgentTargetOptions.fields[each]) for each in names}
+def _block(
+    name: str, doc: str, names: list[str], spellings: dict[str, str], more: Mapping[str, Any] = MappingProxyType({})
+) -> type[TargetBlock]:
+    """``more``: fields besides those settings."""
+    fields: dict[str, Any] = {**{each: _field(AgentTargetOptions.fields[each]) for each in names}, **more}
     block = create_model(name, __base__=TargetBlock, __doc__=doc, **fields)
     block.spellings = {**TargetBlock.spellings, **spellings}
     return block

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from manyhands.engine.contract import Context
 from manyhands.graders.messages import figures_of, output_of
 from manyhands.graders.protocol import Judge
 from manyhands.io.locations import Location
-from manyhands.models.addresses import addresses_of, paired
+from manyhands.models.addresses import Addresses, addresses_of, paired
 from manyhands.models.factory import OWN_KEY_VARIABLE, is_key_header, is_simulated, key_variable, resolve_api_keys
 from manyhands.models.protocol import ChatModel
 from manyhands.runs.options import is_file_of_values
@@ -32,7 +33,13 @@ from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.targets.answers import Answer, read_record
 from manyhands.workloads.evals.targets.keys import TargetBlock
 from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
-from manyhands.workloads.evals.targets.kinds.protocol import Checking, Making, OpenModel, TargetOpening, TargetSettings
+from manyhands.workloads.evals.targets.kinds.protocol import (
+    Checking,
+    JudgeOpening,
+    Making,
+    TargetOpening,
+    TargetSettings,
+)
 from manyhands.workloads.evals.targets.live import LiveTarget
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, keep_folder
 
@@ -43,8 +50,22 @@ BASE_URLS = {
     "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
 }
 """Where each provider speaks OpenAI chat completions, by kind. A line here is a kind."""
+BUILT_IN = "agentv"
+"""The kind of AgentV's own judge."""
+_BUILT_IN = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "azure": "azure",
+    "google": "gemini",
+    "openrouter": "openrouter",
+}
+"""What stands before its models, and the kind of each."""
+GEMINI_MODEL = "gemini-2.5-flash"
+"""The model of Gemini, where none is named."""
+AZURE_ENDPOINTS = ("AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_RESOURCE_NAME")
 AZURE_KEYS = ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY")
 _HTTP = ("http://", "https://")
+_HOST = re.compile(r"https?://[^/?#]+/?")
 _AZURE_PATH = "/openai/v1"
 _FILES = ("mcp_config", "prefill_messages_file", "prices")
 
@@ -62,8 +83,8 @@ class ModelTargetSettings(TargetSettings):
         """What it may use of tools."""
         return ()
 
-    def judge(self, name: str, open_model: OpenModel) -> Judge:
-        return Judge(name, open_model(self.options, self.api_key), chat_settings(self.options))
+    def judge(self, name: str, opening: JudgeOpening) -> Judge:
+        return Judge(name, opening.model(self.options, self.api_key), chat_settings(self.options))
 
     async def open(self, opening: TargetOpening) -> LiveTarget:
         options = self.options
@@ -113,12 +134,24 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, tu
     given = {name: getattr(block, name) for name in block.model_fields_set}
     values = {name: value for name, value in given.items() if name in AgentTargetOptions.fields}
     keys: tuple[Secret, ...] | None = values.pop("api_key", None)
-    if making.kind in BASE_URLS:
-        values.setdefault("base_url", BASE_URLS[making.kind])
-    elif making.kind == "azure":
-        values["base_url"] = _azure(values.get("base_url"), making.location)
+    provider = making.kind
+    if provider == BUILT_IN:
+        provider, values["model"] = _built_in(values["model"], making)
+    if provider in BASE_URLS:
+        values.setdefault("base_url", BASE_URLS[provider])
+        values["base_url"] = _with_version(values["base_url"]) if provider == "openai" else values["base_url"]
+    elif provider == "azure":
+        endpoint = values.get("base_url") or (making.kind == BUILT_IN and _azure_endpoint(making.environ)) or None
+        values["base_url"] = _azure(endpoint, making.location)
     if is_file_of_values(file := values.get("base_url")):
         values["base_url"] = f"@{making.path(file[1:])}"
+    if provider == "gemini":
+        values.setdefault("model", GEMINI_MODEL)
+    if making.kind == BUILT_IN:
+        values.setdefault("temperature", 0.0)
+    if (budget := given.get("thinking_budget")) is not None and provider == "anthropic":
+        thinking = {"thinking": {"type": "enabled", "budget_tokens": budget}}
+        values["extra_body"] = values.get("extra_body") or thinking
     if making.kind != "agent" and "model" not in values:
         raise making.location.error("model is required")
     values |= {name: str(making.path(values[name])) for name in _FILES if values.get(name)}
@@ -129,20 +162,42 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, tu
     try:
         options = AgentTargetOptions.make(values).resolved()
         addresses = addresses_of(options.base_url)
-        keys = keys or _keys(options, addresses, making)
+        keys = keys or _keys(options, addresses, making.environ, azure=provider == "azure")
         paired(addresses, [key.text for key in keys])
     except (UserError, ValueError) as error:
         raise making.location.error(str(error)) from error
     return options, keys
 
 
-def _keys(options: AgentTargetOptions, addresses: Sequence[str], making: Making) -> tuple[Secret, ...]:
+def _built_in(model: str, making: Making) -> tuple[str, str]:
+    """The kind and the name of a model that is named with its provider."""
+    before, colon, name = model.partition(":")
+    if not colon or before not in _BUILT_IN or not name:
+        raise making.at("model").error(
+            f"must be PROVIDER:MODEL, as openai:gpt-5-mini, with one of {', '.join(_BUILT_IN)}"
+        )
+    return _BUILT_IN[before], name
+
+
+def _with_version(address: Addresses) -> Addresses:
+    """An address that is a host alone, with the path that OpenAI's interface has at its own."""
+    is_host = isinstance(address, str) and _HOST.fullmatch(address) is not None
+    return f"{address.rstrip('/')}/v1" if is_host else address  # type: ignore[union-attr]
+
+
+def _azure_endpoint(environ: Mapping[str, str]) -> str | None:
+    return next((value for name in AZURE_ENDPOINTS if (value := environ.get(name))), None)
+
+
+def _keys(
+    options: AgentTargetOptions, addresses: Sequence[str], environ: Mapping[str, str], *, azure: bool
+) -> tuple[Secret, ...]:
     """The API keys of an endpoint from the environment. Raises ValueError if there is none and the endpoint needs one."""
-    variables = AZURE_KEYS if making.kind == "azure" else tuple(dict.fromkeys(map(key_variable, addresses)))
-    if making.kind == "azure":
-        found = tuple(value for name in variables if (value := making.environ.get(name)))[:1]
+    variables = AZURE_KEYS if azure else tuple(dict.fromkeys(map(key_variable, addresses)))
+    if azure:
+        found = tuple(value for name in variables if (value := environ.get(name)))[:1]
     else:
-        found = resolve_api_keys((), options.base_url, making.environ)
+        found = resolve_api_keys((), options.base_url, environ)
     needed = variables != (OWN_KEY_VARIABLE,) and not is_simulated(options.model, options.base_url)
     if needed and not all(found or [""]) and not any(is_key_header(header.name) for header in options.header or ()):
         raise ValueError(f"no key for {addresses[0]}: set {' or '.join(variables)}, or say api_key: ${{{{ NAME }}}}")

@@ -1,35 +1,40 @@
-"""Programs as targets: a command of the person's own, and known agents, whose commands are ready-made.
-
-Known agents are commands that read the prompt from a file, ask nobody anything, and write their answer to the output file.
-"""
+"""Programs as targets: a command of the person's own, and what all programs have."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar
 
 from pydantic import WithJsonSchema
 
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import Flag, Text, shown
+from manyhands.graders.protocol import Judge
 from manyhands.io.keys import collect, key
 from manyhands.io.locations import Findings, Location, problems_error
-from manyhands.processes.templates import CommandTemplate, missing, quoted
+from manyhands.processes.templates import CommandTemplate, missing
 from manyhands.workloads.evals.evalfile.keys import REFERENCE, Block
+from manyhands.workloads.evals.targets.answers import Answer
 from manyhands.workloads.evals.targets.command import (
     CommandInvoker,
     CommandSettings,
     CommandTarget,
+    Question,
+    Read,
     check_files_format,
     parse_command,
+    read_answer,
 )
-from manyhands.workloads.evals.targets.keys import Command, Seconds, TargetBlock, Words
+from manyhands.workloads.evals.targets.judging import Asked, judge_of
+from manyhands.workloads.evals.targets.keys import Command, Seconds, TargetBlock
 from manyhands.workloads.evals.targets.kinds.protocol import (
     Checking,
     Healthcheck,
+    JudgeOpening,
     Making,
     TargetOpening,
     TargetSettings,
@@ -86,22 +91,6 @@ class CliBlock(ProgramBlock):
     command: Command = key(..., "The command: a line for sh, or a list of words, with {PLACEHOLDERS}.")
 
 
-class AgentCliBlock(ProgramBlock):
-    """A known agent's command."""
-
-    heading: ClassVar = "Known agents"
-    spellings: ClassVar = {
-        **ProgramBlock.spellings,
-        "command": "executable",
-        "binary": "executable",
-        "arguments": "args",
-    }
-
-    executable: Text | None = key(None, "The program (default: its usual name, looked for on the PATH).")
-    model: Text | None = key(None, "Model of the agent.")
-    args: Words = key((), "Further arguments.")
-
-
 # --- Its settings
 
 
@@ -117,6 +106,8 @@ class CliTargetSettings(TargetSettings):
     """The folder that is copied for it."""
     verbose: bool = False
     """Whether the commands that are run are shown."""
+    is_agent: bool = False
+    """Whether it is a known agent, which looks at workspaces also as a judge."""
 
     def check(self, checking: Checking) -> None:
         if checking.hooked or self.workspace_template is not None:
@@ -128,7 +119,7 @@ class CliTargetSettings(TargetSettings):
             raise checking.at(written).error(problem)
 
     async def open(self, opening: TargetOpening) -> LiveTarget:
-        command, tell = replace(self.command, additions=opening.additions), opening.teller(self.verbose)
+        command, tell = self._command(opening), opening.teller(self.verbose)
         if self.batching:
             return await opening.batch(command, self.workspace_template, tell)
         files = await asyncio.to_thread(named_files, command.template, command.folder)
@@ -138,20 +129,43 @@ class CliTargetSettings(TargetSettings):
         target = CommandTarget(invoker, opening.identity, keep_files=command.keep_files)
         return opening.cached(target, files)
 
+    def judge(self, name: str, opening: JudgeOpening) -> Judge | None:
+        if self.batching:
+            return None
+        command = self._command(opening)
+        if not self.is_agent:
+            command = replace(command, own_folder=True)
+        invoker = CommandInvoker(command, opening.runner, environ=opening.environ, tell=opening.teller(self.verbose))
+
+        async def ask(asked: Asked) -> Answer:
+            with TemporaryDirectory(prefix="manyhands-judge-", ignore_cleanup_errors=True) as folder:
+                question = Question(asked.test_id, asked.prompt)
+                return (await invoker.ask(question, Path(folder), asked.workspace)).answer
+
+        return judge_of(name, ask)
+
+    def _command(self, opening: TargetOpening | JudgeOpening) -> CommandSettings:
+        return replace(self.command, additions={**opening.additions, **self.command.additions})
+
 
 def cli_settings(block: CliBlock, making: Making) -> CliTargetSettings:
     """A command of the person's own. Raises UserError for one with unknown placeholders, or a healthcheck that is none."""
     template = parse_command(block.command, making.at("command"))
-    return _program(block, template, making)
+    return program_settings(block, template, making)
 
 
-def agent_cli_settings(block: AgentCliBlock, making: Making) -> CliTargetSettings:
-    """A known agent's command. Raises UserError for arguments with unknown placeholders."""
-    line = AGENT_COMMANDS[making.kind].command(block.executable, block.model, block.args)
-    return _program(block, parse_command(line, making.at("args")), making)
-
-
-def _program(block: ProgramBlock, template: CommandTemplate, making: Making) -> CliTargetSettings:
+def program_settings(
+    block: ProgramBlock,
+    template: CommandTemplate,
+    making: Making,
+    *,
+    own: Mapping[str, str] | None = None,
+    before: str = "",
+    read: Read = read_answer,
+    log_folder: Path | None = None,
+) -> CliTargetSettings:
+    """A program. ``own``: what it has in its environment of its own; ``before``: a text before each prompt; ``read``: how its answers are
+    read; ``log_folder``: for what it prints. Raises UserError for what can't be together, or is not there."""
     if block.cwd is not None and block.workspace_template is not None:
         raise making.at("cwd").error("can't be given together with workspace_template")
     folder = making.path(block.cwd)
@@ -165,6 +179,10 @@ def _program(block: ProgramBlock, template: CommandTemplate, making: Making) -> 
         check_files_format(block.files_format, making.at("files_format")),
         block.keep_temp_files,
         own_folder=block.cwd is not None,
+        additions=own or {},
+        before=before,
+        read=read,
+        log_folder=log_folder,
     )
     return CliTargetSettings(
         command,
@@ -172,6 +190,7 @@ def _program(block: ProgramBlock, template: CommandTemplate, making: Making) -> 
         healthcheck=_healthcheck(block.healthcheck, command, making),
         workspace_template=_template_folder(block.workspace_template, making),
         verbose=block.verbose,
+        is_agent=read is not read_answer,
     )
 
 
@@ -211,35 +230,3 @@ def _healthcheck_mapping(
     template = None if block.command is None else parse_command(block.command, found.at("command"))
     folder = command.folder if block.cwd is None else making.path(block.cwd)
     return Healthcheck(block.timeout_seconds or seconds, folder, block.url, template)
-
-
-# --- Known agents
-
-
-@dataclass(frozen=True, slots=True)
-class AgentCommand:
-    """The command of a known agent."""
-
-    program: str
-    """Its usual name."""
-    line: str
-    """The command, in which ``PROGRAM`` and ``OPTIONS`` stand for what the person may choose."""
-
-    def command(self, executable: str | None, model: str | None, args: Sequence[str]) -> str:
-        """The command, for ``sh``."""
-        options = [*(["--model", model] if model else []), *args]
-        line = self.line.replace(" OPTIONS", "".join(f" {quoted(word)}" for word in options))
-        return line.replace("PROGRAM", quoted(executable or self.program), 1)
-
-
-AGENT_COMMANDS = {
-    "claude": AgentCommand("claude", "PROGRAM --print --output-format text OPTIONS < {PROMPT_FILE} > {OUTPUT_FILE}"),
-    "codex": AgentCommand(
-        "codex",
-        "PROGRAM exec --skip-git-repo-check --output-last-message {OUTPUT_FILE} OPTIONS - < {PROMPT_FILE}",
-    ),
-    "copilot": AgentCommand("copilot", "PROGRAM --no-color OPTIONS --prompt={PROMPT} > {OUTPUT_FILE}"),
-    "gemini-cli": AgentCommand("gemini", "PROGRAM OPTIONS < {PROMPT_FILE} > {OUTPUT_FILE}"),
-    "pi": AgentCommand("pi", "PROGRAM --print OPTIONS < {PROMPT_FILE} > {OUTPUT_FILE}"),
-}
-"""By kind. An agent whose command changes is used as ``provider: cli`` with a command of one's own."""

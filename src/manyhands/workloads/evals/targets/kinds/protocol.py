@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,13 +19,11 @@ from manyhands.io.keys import Spellings
 from manyhands.io.locations import Location
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.commands import CommandRunner
+from manyhands.processes.python_functions import Function
 from manyhands.processes.templates import CommandTemplate
 from manyhands.workloads.evals.targets.command import CommandSettings
 from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
 from manyhands.workloads.evals.targets.live import LiveTarget
-
-OpenModel = Callable[[AgentTargetOptions, Sequence[Secret]], ChatModel]
-"""Opens a model with its API keys; the session closes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +64,8 @@ class Checking:
     """The real environment."""
     hooked: bool
     """Whether it works in workspaces, where hooks may make what it needs."""
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    """Those that were given in Python, by what they are recorded as."""
 
 
 class TargetOpening(Protocol):
@@ -87,8 +87,22 @@ class TargetOpening(Protocol):
         ...
 
     @property
+    def functions(self) -> Mapping[str, Function]:
+        """Those that were given in Python, by what they are recorded as."""
+        ...
+
+    @property
     def eval_file(self) -> Path:
         """The file whose tests it answers."""
+        ...
+
+    @property
+    def dataset(self) -> str:
+        """What results call that file."""
+        ...
+
+    async def test_ids(self) -> Sequence[str]:
+        """The ids of the tests that it answers, in their order."""
         ...
 
     @property
@@ -135,6 +149,37 @@ class TargetOpening(Protocol):
         ...
 
 
+class JudgeOpening(Protocol):
+    """What a judge is made ready with by a session."""
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment variables that its settings may name."""
+        ...
+
+    @property
+    def additions(self) -> Mapping[str, str]:
+        """To the environment of its commands."""
+        ...
+
+    @property
+    def runner(self) -> CommandRunner:
+        """Starts commands."""
+        ...
+
+    def at(self, key: str) -> Location:
+        """The location of a key, by its present name."""
+        ...
+
+    def teller(self, verbose: bool) -> Callable[[str], None] | None:
+        """Shows every command that the judge runs, if that is wanted; ``verbose``: whether the target says so."""
+        ...
+
+    def model(self, options: AgentTargetOptions, api_keys: Sequence[Secret]) -> ChatModel:
+        """A model; the session closes it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Healthcheck:
     """A check before a command is used: an address that must answer with 2xx, or a command that must exit with 0."""
@@ -159,8 +204,8 @@ class TargetSettings(ABC):
     def check(self, checking: Checking) -> None:  # noqa: B027 - most kinds need none
         """Check what can be before anything runs, if the target is to answer tests. Raises UserError."""
 
-    def judge(self, name: str, open_model: OpenModel) -> Judge | None:
-        """The target as a judge; None if it is no model. ``name``: the target's."""
+    def judge(self, name: str, opening: JudgeOpening) -> Judge | None:
+        """The target as a judge; None if it can't be one. ``name``: the target's. Raises UserError if it can't be used."""
         return None
 
     @property

@@ -1,0 +1,1 @@
+"""Where eval files and tests come from besides YAML and JSON Lines."""

@@ -1,0 +1,104 @@
+"""Eval files that are programs: a module in TypeScript or JavaScript, ``NAME.eval.ts``, that exports what a YAML file would hold.
+
+It is run once, by ``bun``, or by a ``node`` that reads TypeScript, in a process with a time limit, and only where a person has named it.
+What counts is its export ``default``, ``config`` or ``evalConfig``, as in AgentV; what AgentV's ``defineEval`` gives is asked for the file
+that it stands for. Functions in it stay behind: a target and graders are data here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.jsonio import loads
+from manyhands.core.text import decode
+from manyhands.io.locations import Location, Source
+
+SCRIPT_ENDINGS = (".ts", ".mts", ".js", ".mjs")
+SECONDS = 60.0
+"""The time limit of such a program."""
+_MAX_BYTES = 64 << 20
+_LAST = 500
+"""Characters of what it wrote on standard error that a message shows."""
+_PROGRAM = """
+import { writeFileSync } from "node:fs";
+import { pathToFileURL } from "node:url";
+const [file, output] = process.argv.slice(-2);
+const found = await import(pathToFileURL(file).href);
+const value = ["default", "config", "evalConfig"].map((name) => found[name]).find((each) => each && typeof each === "object");
+const lowered = value?.[Symbol.for("@agentv/sdk/to-eval-yaml-object")];
+const left = [];
+const kept = (key, each) => {
+  if (typeof each === "function") left.push(key);
+  return each instanceof RegExp ? each.source : each;
+};
+const content = typeof lowered === "function" ? lowered.call(value) : value;
+writeFileSync(output, JSON.stringify({ content: content === undefined ? null : content }, kept));
+writeFileSync(output + ".left", JSON.stringify([...new Set(left)]));
+process.exit(0);
+"""
+
+
+def read_script(path: Path, name: str) -> tuple[Source, tuple[str, ...]]:
+    """What the program of a file exports, and the names under which it has functions. ``name``: what messages call it.
+
+    Raises UserError if there is nothing that can run it, or if it does not export an eval file within its time limit.
+    """
+    location = Location(name)
+    with tempfile.TemporaryDirectory(prefix="manyhands-eval-file-") as folder:
+        output = Path(folder, "content.json")
+        _run([*_runner(path, location), str(path.absolute()), str(output)], path.absolute().parent, location)
+        if not output.is_file() or output.stat().st_size > _MAX_BYTES:
+            raise location.error("exports nothing, or too much" if output.is_file() else "ended before it had exported")
+        content: Any = loads(output.read_bytes())["content"]
+        left = loads(output.with_name(output.name + ".left").read_bytes())
+    if not isinstance(content, Mapping):
+        raise location.error("exports no eval file; it does so as default, config or evalConfig")
+    return Source(content, location), tuple(left)
+
+
+def _runner(path: Path, location: Location) -> list[str]:
+    """The words before the names of the file and the output file."""
+    if bun := shutil.which("bun"):
+        return [bun, "-e", _PROGRAM]
+    node = shutil.which("node")
+    if node is None:
+        raise location.error("is a program for bun or node, and neither is on the path")
+    typed = path.suffix in (".ts", ".mts")
+    if typed and subprocess.run([node, "-p", "process.features.typescript"], capture_output=True).stdout.strip() in (
+        b"false",
+        b"undefined",
+    ):
+        raise location.error(
+            "is TypeScript, for which bun is needed on the path, or a node that reads it (22.18 or newer)"
+        )
+    return [node, "--input-type=module", "-e", _PROGRAM, "--"]
+
+
+def _run(words: list[str], folder: Path, location: Location) -> None:
+    process = subprocess.Popen(
+        words,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        _, errors = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        raise location.error(f"took more than {SECONDS:g} s to export") from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode != 0:
+        said = " ".join(decode(errors).split())
+        raise location.error(f"ended with exit code {process.returncode}: {said[:_LAST]}")

@@ -1,0 +1,1 @@
+"""Evaluations from Python: ``manyhands.evaluate``."""
