@@ -1,7 +1,9 @@
 """Commands as people write them: a line for a shell, or words, with placeholders for what differs from call to call.
 
 A placeholder is a name in braces, ``{NAME}`` or ``{name}``. In a line every value is quoted for where it stands, so that no shell ever
-takes part of it for syntax (POSIX.1-2017, XCU 2.2 and 2.6); in words it is put in as it is, because no shell sees them.
+takes part of it for syntax (POSIX.1-2017, XCU 2.2 and 2.6); in words it is put in as it is, because no shell sees them. The line of a
+further shell (``sh -c '…'``, also as words) is filled like a line of its own; only where that line is nothing but a placeholder is the
+value itself the line, as the person says.
 
 Whether a command's program is there is checked before it is run, as far as that is certain. Certain is what holds for every run of the
 command: a list of words starts its first one; of a line for a shell that is a single command without anything to be worked out, so does
@@ -48,6 +50,15 @@ _INTERPRETER = re.compile(r"python[\d.]*|node")
 _SCRIPT = re.compile(r"[^-].*\.(py|js|mjs|cjs)")
 """Scripts of these; other interpreters have more ways to find theirs, and stand-ins on the path."""
 _WORD_BREAKS = " \t\n;&|()"
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
+_WRAPPERS = frozenset(("env", "exec", "nice", "nohup", "setsid", "stdbuf", "sudo", "time", "timeout", "xargs"))
+"""Programs that start another one, which their words name."""
+_TAKES_LINE = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
+_HEAD = rf"(?<![\w.-])(?:{'|'.join(_SHELLS)})(?:[ \t]+-(?:[oO][ \t]+\w+|[^\s'\"]+))*?[ \t]+{_TAKES_LINE.pattern}\s+"
+_NESTED_HEAD = re.compile(_HEAD)
+"""The beginning of a further shell in a line, up to the line that it is given."""
+_NESTED = re.compile(rf"{_HEAD}(?:'(?P<single>[^']*)'|\"(?P<double>[^\"\\$`]*)\")(?=[\s;&|()]|\Z)")
+"""The same with a line of which nothing is worked out before that shell reads it."""
 _ENDS = {"(": ")", "{": "}"}
 _SPOILING = ("`", "{")
 """What makes a quotation within it hard to be sure of."""
@@ -99,6 +110,8 @@ class CommandTemplate:
                     raise location.error(f"unknown placeholder {found[0]}{hint}; known: {listed}")
         if template.line is not None:
             _check_line(template.line, known, location)
+        elif (script := _script_at(template.words)) is not None and not _is_placeholder(template.words[script]):
+            _check_line(template.words[script], known, location.at(script))
         return template
 
     def uses(self, *names: str) -> bool:
@@ -133,7 +146,11 @@ class CommandTemplate:
 
     def _filled_words(self, values: Values) -> list[str]:
         words: list[str] = []
-        for word in self.words:
+        script = _script_at(self.words)
+        for number, word in enumerate(self.words):
+            if number == script and not _is_placeholder(word):
+                words.append(_filled_line(word, values))
+                continue
             found = _PLACEHOLDER.fullmatch(word)
             value = values.get(_name(found)) if found else None
             words += value.words if isinstance(value, Words) else [_PLACEHOLDER.sub(_inserted(values), word)]
@@ -155,9 +172,36 @@ def _inserted(values: Values) -> Any:
     return replacement
 
 
+def _is_placeholder(text: str) -> bool:
+    """Whether a line for a shell is nothing but a placeholder, so that its value is the line."""
+    return _PLACEHOLDER.fullmatch(text.strip()) is not None
+
+
+def _script_at(words: Sequence[str]) -> int | None:
+    """The index of the word that is a line for a shell; None if there is none."""
+    for start, word in enumerate(words):
+        if Path(word).name in _SHELLS and (start == 0 or Path(words[0]).name in _WRAPPERS):
+            index = start + 1
+            while index < len(words) - 1 and words[index].startswith("-"):
+                if _TAKES_LINE.fullmatch(words[index]):
+                    return index + 1
+                index += 2 if words[index] in ("-o", "-O") else 1
+    return None
+
+
 def _filled_line(line: str, values: Values) -> str:
     pieces, end = [], 0
     for found, spot in _in_line(line, values):
+        if found.re is _NESTED:
+            group = "single" if found["single"] is not None else "double"
+            if not _is_placeholder(found[group]):
+                pieces += [line[end : found.start(group) - 1], quoted(_filled_line(found[group], values))]
+                end = found.end()
+                continue
+            found = _PLACEHOLDER.search(line, found.start(group)) or found
+            spot = Spot.SINGLE if group == "single" else Spot.DOUBLE
+            if _name(found) not in values:
+                continue
         value = values[_name(found)]
         put = value.line if isinstance(value, Words) else quoted(value)
         pieces += [line[end : found.start()], spot.around(put)]
@@ -166,10 +210,40 @@ def _filled_line(line: str, values: Values) -> str:
 
 
 def _in_line(line: str, names: Collection[str]) -> Iterator[tuple[re.Match[str], Spot]]:
-    """The placeholders of a line that are to be filled; none in comments."""
-    for found, spot in spots(line, _PLACEHOLDER):
-        if spot is not Spot.COMMENT and _name(found) in names:
+    """The placeholders of a line that are to be filled, none in comments; and further shells (``_NESTED``) with a line that has some."""
+    walk = _Walk(line)
+    while walk.index < len(line):
+        spot = walk.spot
+        nested = _NESTED.match(line, walk.index) if spot is Spot.BARE else None
+        found = nested or _PLACEHOLDER.match(line, walk.index)
+        if found is None:
+            walk.step()
+            continue
+        walk.index = found.end()
+        if nested is not None:
+            if any(_name(each) in names for each in _PLACEHOLDER.finditer(nested[0])):
+                yield nested, spot
+        elif spot is not Spot.COMMENT and _name(found) in names:
             yield found, spot
+
+
+def _hidden(line: str, names: Collection[str]) -> Iterator[re.Match[str]]:
+    """The placeholders in what a further shell is given in such a way that it might take a value for syntax."""
+    walk = _Walk(line)
+    while walk.index < len(line):
+        head = _NESTED_HEAD.match(line, walk.index) if walk.spot is Spot.BARE else None
+        if head is None or _NESTED.match(line, walk.index):
+            walk.step()
+            continue
+        walk.index, start = head.end(), head.end()
+        found = list[re.Match[str]]()
+        while walk.index < len(line) and not (walk.spot is Spot.BARE and line[walk.index] in _WORD_BREAKS):
+            placeholder = _PLACEHOLDER.match(line, walk.index)
+            if placeholder and _name(placeholder) in names:
+                found.append(placeholder)
+            walk.step()
+        if not _is_placeholder(line[start : walk.index].strip("\"'")):
+            yield from found
 
 
 def _check_line(line: str, known: Collection[str], location: Location) -> None:
@@ -177,8 +251,17 @@ def _check_line(line: str, known: Collection[str], location: Location) -> None:
         raise location.error("the command is empty")
     if "\0" in line:
         raise location.error("a command can't hold a NUL character")
+    for found in _hidden(line, known):
+        raise location.error(
+            f"{found[0]} can't be put into a further shell's line that is written so; put that line into single quotes, "
+            f"without others in it, or use ${PREFIX}{_name(found)} there"
+        )
     for found, spot in _in_line(line, known):
-        if not spot.safe:
+        if found.re is _NESTED:
+            script = found["single"] if found["single"] is not None else found["double"]
+            if not _is_placeholder(script):
+                _check_line(script, known, location)
+        elif not spot.safe:
             other = f"${PREFIX}{_name(found)}"
             raise location.error(
                 f"{found[0]} can't be put into {spot.value}; use {other} there, which holds the same, or $(…)"

@@ -20,6 +20,8 @@ _PASSES = 5
 """How often values that hold names of others are looked at."""
 MAX_INSERTED = 100_000_000
 """Characters that the variables of a file may put into its tests."""
+_EACH = 16
+"""Characters as which each value counts, whatever is in it."""
 _MORE = re.compile(r"\{%|\{#")
 _OUTPUT = re.compile(r"(?<!\$)\{\{(?:(?!\{\{).)*?\}\}", re.DOTALL)
 _ENV = re.compile(
@@ -128,7 +130,7 @@ class Filling:
 
     def _count(self, value: Json, location: Location) -> None:
         """Take what is put in from what is left: as much as it would be when it is written out."""
-        self._take(1 + (len(value) if isinstance(value, (str, Mapping, list)) else 0), location)
+        self._take(_EACH + (len(value) if isinstance(value, (str, Mapping, list)) else 0), location)
         if isinstance(value, (Mapping, list)):
             for part in value.values() if isinstance(value, Mapping) else value:
                 self._count(part, location)
