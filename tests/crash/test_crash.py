@@ -59,9 +59,13 @@ def test_a_killed_run_comes_out_as_an_undisturbed_one(
 )
 def test_a_killed_sandbox_costs_no_recorded_call(site: Site, kind: Kind, executor: str, sandbox: str) -> None:
     work = Work(24, sandbox=sandbox)
-    report = SandboxRound(site, work, kind, executor, random.Random(f"{kind}/{executor}")).perform(2)
-    assert report.violations == []
-    assert report.kills >= 1
+    instants = random.Random(f"{kind}/{executor}")
+    for _ in range(3):  # a process may be gone on a busy machine before it can be killed
+        report = SandboxRound(site, work, kind, executor, instants).perform(2)
+        assert report.violations == []
+        if report.kills:
+            return
+    pytest.fail("nothing could be killed in three rounds")
 
 
 TURNS = 5
