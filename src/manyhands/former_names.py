@@ -29,8 +29,8 @@ FORMER: Mapping[str, str] = MappingProxyType(
         "manyhands.memory.rescoring": "manyhands.workloads.memory.published.rescoring",
         "manyhands.memory.rule_judge": f"{_DATASETS}.registry",
         "manyhands.models.draws": "manyhands.core.digests",
-        "manyhands.trajectories.tags": "manyhands.workloads.trajectories.lines.sharegpt",
-        "manyhands.trajectories.turns": "manyhands.workloads.trajectories.lines.turns",
+        "manyhands.trajectories.tags": "manyhands.export.sharegpt",
+        "manyhands.trajectories.turns": "manyhands.export.sharegpt_reading",
         f"{_DATASETS}.rule_judge": f"{_DATASETS}.registry",
     }
 )

@@ -27,6 +27,9 @@ from manyhands.core import jsonio, text
 from manyhands.core import text as likeness
 from manyhands.core.errors import ToolError
 from manyhands.core.redaction import Redactor
+from manyhands.export import sharegpt
+from manyhands.export import sharegpt as tags
+from manyhands.export import sharegpt_reading as turns
 from manyhands.graders import contract, json_values
 from manyhands.graders.judged import asking
 from manyhands.graders.text import fields, patterns
@@ -51,8 +54,6 @@ from manyhands.workloads.memory.datasets.answers import matching, settling
 from manyhands.workloads.memory.datasets.builtin import locations, restaurant
 from manyhands.workloads.memory.report import formatting
 from manyhands.workloads.trajectories.batch_runner import WORDS
-from manyhands.workloads.trajectories.lines import sharegpt, turns
-from manyhands.workloads.trajectories.lines import sharegpt as tags
 from tests.support.job_rows import find_result
 
 SIZE = 40_000

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.export.sharegpt_reading import messages_of
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
-from manyhands.workloads.trajectories.lines.turns import messages_of
 from tests.support.batches import BatchFolder, ServerThread, prompt_of, run_command
 
 CALL = {

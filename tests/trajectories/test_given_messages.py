@@ -13,9 +13,9 @@ import pytest
 
 from manyhands import BatchRunner
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
+from manyhands.export.sharegpt import HERMES, SystemTurns
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, chat_response
 from manyhands.workloads.trajectories.lines.entry import system_digest
-from manyhands.workloads.trajectories.lines.sharegpt import HERMES, SystemTurns
 from tests.support.batches import REASONED, BatchFolder, Ran, ServerThread, run_command
 
 OURS = f"{BASE_PROMPT}\n\n{TOOLS_PROMPT}"

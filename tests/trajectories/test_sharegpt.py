@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.messages import Message
-from manyhands.testing.agent_doubles import FakeTool, assistant, tool_call
-from manyhands.workloads.trajectories.lines.sharegpt import (
+from manyhands.export.sharegpt import (
     EMPTY_THINK,
     SystemTurns,
     Turn,
@@ -23,6 +22,7 @@ from manyhands.workloads.trajectories.lines.sharegpt import (
     check_template,
     to_sharegpt,
 )
+from manyhands.testing.agent_doubles import FakeTool, assistant, tool_call
 
 LEFT_BY_ORIGINAL = Path(__file__).parents[1] / "data/trajectories/left_by_original/r1"
 USER: Message = {"role": "user", "content": "Do it."}

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from manyhands.core.jsonio import line
 from manyhands.core.messages import Message
-from manyhands.testing.agent_doubles import FakeTool, assistant, tool_call
-from manyhands.workloads.trajectories.lines.sharegpt import (
+from manyhands.export.sharegpt import (
     Escaping,
     SystemTurns,
     Turn,
@@ -24,7 +23,8 @@ from manyhands.workloads.trajectories.lines.sharegpt import (
     to_sharegpt,
     unescape,
 )
-from manyhands.workloads.trajectories.lines.turns import human_text, messages_of
+from manyhands.export.sharegpt_reading import human_text, messages_of
+from manyhands.testing.agent_doubles import FakeTool, assistant, tool_call
 
 TAGS = (
     *(

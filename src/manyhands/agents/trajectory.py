@@ -131,24 +131,53 @@ def fold(steps: Iterable[RecordedStep], scope: str = "") -> list[Message]:
 
 def fold_transcript(steps: Iterable[RecordedStep], scope: str = "") -> Transcript:
     """Like ``fold``, with tool uses, unknown tools and usage."""
-    answers: list[RecordedStep] = []
-    results: dict[tuple[str, int], ToolResult] = {}
-    for step in steps:
-        if step.kind == MODEL:
-            answers.append(step)
-        elif step.kind in (TOOL, TOOLS):
-            results.update(_results(step))
     transcript = Transcript()
-    for step in sorted((step for step in answers if step.scope == scope), key=lambda step: step.seq):
+    answers, results = _sorted_out(steps, scope)
+    for step in answers:
         _fold_turn(transcript, step, results)
     return transcript
 
 
-def _fold_turn(transcript: Transcript, step: RecordedStep, results: Mapping[tuple[str, int], ToolResult]) -> None:
+def folded(steps: Iterable[RecordedStep], scope: str = "") -> Iterator[tuple[Message, RecordedStep]]:
+    """Like ``fold``, each message with the step that holds it. What an answer that was refused by this program got as results stands in
+    the answer's step."""
+    transcript = Transcript()
+    answers, results = _sorted_out(steps, scope)
+    for step in answers:
+        begin = len(transcript.messages)
+        _fold_turn(transcript, step, results)
+        ids = {
+            call["id"]: index for index, call in enumerate((step.output.get("message") or {}).get("tool_calls") or ())
+        }
+        for message in transcript.messages[begin:]:
+            index = ids.get(message.get("tool_call_id", "")) if message["role"] == "tool" else None
+            found = None if index is None else results.get((f"{step.scope}/{step.seq}", index))
+            yield message, step if found is None else found[1]
+
+
+_Results = dict[tuple[str, int], tuple[ToolResult, RecordedStep]]
+"""By the address of the turn and the call's index."""
+
+
+def _sorted_out(steps: Iterable[RecordedStep], scope: str) -> tuple[list[RecordedStep], _Results]:
+    """The model steps of a scope in order, and all tool results."""
+    answers: list[RecordedStep] = []
+    results: _Results = {}
+    for step in steps:
+        if step.kind == MODEL:
+            if step.scope == scope:
+                answers.append(step)
+        elif step.kind in (TOOL, TOOLS):
+            results.update({address: (result, step) for address, result in _results(step).items()})
+    return sorted(answers, key=lambda step: step.seq), results
+
+
+def _fold_turn(transcript: Transcript, step: RecordedStep, results: _Results) -> None:
     transcript.ask(step.request["added"])
     refused = refusals(step.output)
     for index, call in enumerate(transcript.answer(step.output)):
-        result = refused.get(index) or results.get((f"{step.scope}/{step.seq}", index))
+        found = results.get((f"{step.scope}/{step.seq}", index))
+        result = refused.get(index) or (None if found is None else found[0])
         if result is None:  # the attempt was interrupted here
             break
         transcript.result(call, result)

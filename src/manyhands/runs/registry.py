@@ -18,6 +18,8 @@ RESUMING_GROUP = "manyhands.resuming"
 """The entry point group of what continues a run of a workload with options, see ``WorkloadEntry.resume``."""
 SUMMARIES_GROUP = "manyhands.summaries"
 """The entry point group of what fills in the summaries of a workload's runs, see ``WorkloadEntry.summarizer``."""
+CONVERSATIONS_GROUP = "manyhands.conversations"
+"""The entry point group of what gives the conversations of a workload's runs, see ``WorkloadEntry.conversations``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class WorkloadEntry:
     options to continue it with."""
     summarizer: str | None = None
     """The subclass of ``runs.summaries.Summarizer`` that fills in the summaries of its runs. None: they have what all runs have."""
+    conversations: str | None = None
+    """The subclass of ``export.conversations.ConversationSource`` that gives the conversations of its runs. None: there are none."""
     subfolder: str | None = None
     """The folder in the data folder where its runs are; None: in the data folder itself, or as ``sub_runs`` says."""
     sub_runs: str | None = None
@@ -44,11 +48,13 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         "manyhands.workloads.trajectories.workload:TrajectoryWorkload",
         "manyhands.cli.batch.executing:resume",
         "manyhands.workloads.trajectories.results.exports:TrajectorySummarizer",
+        "manyhands.workloads.trajectories.results.conversations:TrajectoryConversations",
     ),
     "csv_jobs": WorkloadEntry(
         "manyhands.workloads.csv_jobs.workload:CsvJobsWorkload",
         "manyhands.cli.jobs.starting:resume",
         "manyhands.workloads.csv_jobs.rows.planning:JobSummarizer",
+        "manyhands.workloads.csv_jobs.conversations:JobConversations",
         toolsets={
             "collab": (
                 "Starting agents on the rows of a table.",
@@ -60,11 +66,13 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         "manyhands.workloads.evals.workload:EvalsWorkload",
         "manyhands.cli.evals.executing:resume",
         "manyhands.workloads.evals.results.summary:EvalSummarizer",
+        "manyhands.workloads.evals.results.conversations:EvalConversations",
     ),
     "memory": WorkloadEntry(
         "manyhands.workloads.memory.workload:MemoryWorkload",
         "manyhands.cli.memory.benchmark:resume",
         "manyhands.workloads.memory.results.summaries:MemorySummarizer",
+        "manyhands.workloads.memory.results.conversations:MemoryConversations",
         subfolder="tests",
     ),
     "memory_definitions": WorkloadEntry(
@@ -124,6 +132,12 @@ def summarizer_target(name: str) -> str | None:
     """Where what fills in the summaries of that workload's runs is, as ``module:attribute``; None if it has none of its own."""
     entry = WORKLOADS.get(name)
     return _plugged(SUMMARIES_GROUP, name) if entry is None else entry.summarizer
+
+
+def conversations_target(name: str) -> str | None:
+    """Where what gives the conversations of that workload's runs is, as ``module:attribute``; None if it has none."""
+    entry = WORKLOADS.get(name)
+    return _plugged(CONVERSATIONS_GROUP, name) if entry is None else entry.conversations
 
 
 def _plugged(group: str, name: str) -> str | None:

@@ -23,6 +23,7 @@ from manyhands.core.outcomes import Outcome
 from manyhands.core.text import counted, one_line
 from manyhands.engine.contract import Item
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.export.sharegpt_reading import ESCAPED_TAGS
 from manyhands.io.tables.standard_input import STANDARD_STREAM
 from manyhands.models.factory import late_imports
 from manyhands.processes.event_loop import run_on_loop
@@ -31,7 +32,6 @@ from manyhands.runs.execution import RunResult, early_forks
 from manyhands.runs.making import Opened
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.tools.standard import standard_registry
-from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.records import TAGS_IN_VALUES
 from manyhands.workloads.trajectories.results.exports import FAILURES, STATISTICS, TRAJECTORIES
@@ -175,7 +175,7 @@ def _print_statistics(path: Path) -> None:
     if tagged["tags"]:
         console.print(
             f"Tags in texts, escaped: {tagged['tags']} (trajectories with such: {tagged['trajectories']}; "
-            "manyhands.workloads.trajectories.lines.turns.messages_of undoes it)",
+            "manyhands.export.sharegpt_reading.messages_of undoes it)",
         )
     if tagged_out := statistics["discarded"].get(TAGS_IN_VALUES):
         how = "to keep them, at no further cost: --resume --tags_in_values=escape --override=tags_in_values"

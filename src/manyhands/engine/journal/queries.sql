@@ -223,6 +223,12 @@ SELECT scope, seq, kind, digest, output FROM steps WHERE item = ? AND attempt = 
 SELECT attempt, scope, seq, kind, request, output, started_at, finished_at, usage FROM steps
 WHERE item = ? AND attempt = ? ORDER BY id;
 
+-- name: steps_of_items
+-- of the latest attempt of each: item numbers (JSON)
+SELECT steps.item, steps.attempt, scope, seq, kind, request, steps.output, steps.started_at, steps.finished_at, usage
+FROM json_each(?) CROSS JOIN items ON items.number = json_each.value
+CROSS JOIN steps ON steps.item = items.number AND steps.attempt = items.attempt ORDER BY steps.item, steps.id;
+
 -- name: usage_of_items
 -- item numbers (JSON); CROSS JOIN has the items looked up by the index, where IN would go through all steps
 SELECT item, usage FROM json_each(?) CROSS JOIN steps ON item = json_each.value WHERE usage IS NOT NULL;

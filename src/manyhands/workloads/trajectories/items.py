@@ -19,13 +19,13 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import Item, PlannedItem
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.export.sharegpt import wording_of
+from manyhands.export.sharegpt_reading import ESCAPED_TAGS
 from manyhands.io.digest_table import DigestTable
 from manyhands.workloads.trajectories.dataset.rows import DatasetItem, iterate_items, prompt_digest
 from manyhands.workloads.trajectories.dataset.source_fields import ARROW_TIME
 from manyhands.workloads.trajectories.lines.entry import NO_SCORE, NO_SEED
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, fitted, schema_of
-from manyhands.workloads.trajectories.lines.sharegpt import wording_of
-from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
 from manyhands.workloads.trajectories.original import (
     SET_ASIDE,
     OriginalEntry,

@@ -23,6 +23,7 @@ from manyhands.agents.run_settings import (
 from manyhands.agents.toolbox import RunTools, changed_functions, with_functions
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.text import are, counted
+from manyhands.export.sharegpt import HERMES_NAME, template_name
 from manyhands.io.tables.formats import dataset_notices
 from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.models.headers import as_secrets
@@ -41,7 +42,6 @@ from manyhands.runs.progress import Notice
 from manyhands.tools.distributions import availability_notice
 from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
 from manyhands.workloads.trajectories.items import Adoption
-from manyhands.workloads.trajectories.lines.sharegpt import HERMES_NAME, template_name
 from manyhands.workloads.trajectories.original import is_left_by_original, set_aside
 from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity, prepare
 from manyhands.workloads.trajectories.records import JUDGE_KEY, LOW_SCORE, NO_REASONING, TAGS_IN_VALUES, UNKNOWN_TOOL

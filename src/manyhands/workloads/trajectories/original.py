@@ -18,8 +18,8 @@ from typing import Any
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.jsonio import Json, loads_outside
 from manyhands.engine.journal.reader import JOURNAL
+from manyhands.export.sharegpt_reading import human_text
 from manyhands.workloads.trajectories.dataset.rows import prompt_digest
-from manyhands.workloads.trajectories.lines.turns import human_text
 
 SET_ASIDE = "original"
 """The folder, inside the run folder, where the original program's files are kept."""

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypedDict
 from manyhands.agents.reading import brief_usage
 from manyhands.agents.task import AgentResult, ToolUse
 from manyhands.core.messages import Message, text_of
+from manyhands.export.sharegpt_reading import UNUSED
 from manyhands.models.reasoning import SCRATCHPAD
-from manyhands.workloads.trajectories.lines.turns import UNUSED
 from manyhands.workloads.trajectories.original import counts_of, object_of, whole_of
 
 ADOPTED = "adopted"

@@ -52,7 +52,7 @@ def _load_checks(path: str) -> dict[str, Any]:
 
 def _load_template(name: str) -> str:
     """A wording of the saved system turn: of a file, or one that is built in. Raises UserError."""
-    from manyhands.workloads.trajectories.lines.sharegpt import load_template  # it knows of tools
+    from manyhands.export.sharegpt import load_template  # it knows of tools
 
     return load_template(name)
 

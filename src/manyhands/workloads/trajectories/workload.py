@@ -40,6 +40,14 @@ from manyhands.engine.contract import (
     Workload,
 )
 from manyhands.engine.journal.reader import run_id_of
+from manyhands.export.sharegpt import (
+    Escaping,
+    SystemTurns,
+    Turn,
+    as_trained,
+    template_name,
+    to_sharegpt,
+)
 from manyhands.models.factory import late_imports
 from manyhands.models.headers import headers_among
 from manyhands.models.protocol import ChatModel
@@ -51,14 +59,6 @@ from manyhands.tools.protocol import ParentRun, ToolEnvironment
 from manyhands.workloads.trajectories.items import Adoption, PromptItem, adopted_line, batch_file, plan_items
 from manyhands.workloads.trajectories.lines.entry import Entry
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT
-from manyhands.workloads.trajectories.lines.sharegpt import (
-    Escaping,
-    SystemTurns,
-    Turn,
-    as_trained,
-    template_name,
-    to_sharegpt,
-)
 from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity
 from manyhands.workloads.trajectories.records import (
     ADOPTED,

@@ -18,9 +18,9 @@ from manyhands.core.digests import digest
 from manyhands.core.jsonio import line, line_bytes
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
+from manyhands.export.sharegpt import Turn
+from manyhands.export.sharegpt_reading import ESCAPED_TAGS, UNUSED
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, LAYOUT
-from manyhands.workloads.trajectories.lines.sharegpt import Turn
-from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS, UNUSED
 
 _COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
 _counts_of = attrgetter(*_COUNTS)

@@ -19,8 +19,8 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads, unbroken
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.contract import ItemRow, RunReader
+from manyhands.export.sharegpt_reading import ESCAPED_TAGS
 from manyhands.workloads.trajectories.items import PromptItem
-from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
 from manyhands.workloads.trajectories.original import batch_files
 from manyhands.workloads.trajectories.prepared import Prepared
 from manyhands.workloads.trajectories.records import GRADE, score_of

@@ -10,8 +10,8 @@ from typing import Any
 
 from manyhands.core.jsonio import Json, spaced
 from manyhands.core.messages import Message, ToolCall
+from manyhands.export.sharegpt import escape, unescape
 from manyhands.models.reasoning import blocks
-from manyhands.workloads.trajectories.lines.sharegpt import escape, unescape
 
 ESCAPED_TAGS = "escaped_tags"
 """In a line's metadata: how many tags were escaped in its values."""

@@ -35,6 +35,7 @@ from manyhands.agents.toolbox import Toolbox
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, ToolCall, text_of
+from manyhands.export.conversations import joined_messages
 from manyhands.models.reasoning import SCRATCHPAD, blocks, gather, standing_in
 from manyhands.runs.options import read_text
 from manyhands.tools.protocol import Tool
@@ -166,20 +167,12 @@ def as_trained(messages: Sequence[Message]) -> list[Message]:
         if synthetic is not None:
             joining = synthetic == "continue"
         elif joining and message.get("role") == "assistant" and kept and kept[-1].get("role") == "assistant":
-            kept[-1] = _joined(kept[-1], message)
+            kept[-1] = joined_messages(kept[-1], message)
             joining = False
         else:
             kept.append(message)
             joining = False
     return kept
-
-
-def _joined(first: Message, second: Message) -> Message:
-    joined = cast(Message, {**second, "content": text_of(first.get("content")) + text_of(second.get("content"))})
-    for key in ("reasoning", "reasoning_details"):
-        if first.get(key):
-            joined = cast(Message, {**joined, key: first[key]})
-    return joined
 
 
 def _with_reasoning_apart(message: Message) -> Message:

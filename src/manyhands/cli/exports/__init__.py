@@ -1,0 +1,1 @@
+"""``manyhands export`` and ``manyhands import``: conversations out of runs, and into them."""

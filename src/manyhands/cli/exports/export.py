@@ -1,0 +1,112 @@
+"""``manyhands export``: the conversations of runs in the formats that training and analysis read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from manyhands.cli.console import announced, notice, out
+from manyhands.cli.options import UsageError, help_text, make, parse
+from manyhands.cli.plain import shown_path
+from manyhands.core.text import counted, expand_home
+from manyhands.export.exporting import STANDARD_OUTPUT, Report, export
+from manyhands.export.format import formats, load_format
+from manyhands.export.settings import ExportSettings
+from manyhands.processes.output import raw_stream
+from manyhands.runs.folders import find_run, latest_run
+
+PROGRAM = "manyhands export"
+USAGE = f"{PROGRAM} RUN… --to FORMAT"
+DESCRIPTION = (
+    "Writes the conversations of runs of any workload in a format for training or analysis. Left out unless it is said: items that are not "
+    "completed, conversations that were broken off, turns that this program wrote. Also of a run that goes on: what has ended so far. "
+    "manyhands export --to list lists the formats."
+)
+
+
+def run(argv: list[str]) -> int:
+    """Export the conversations of runs."""
+    words = ["--output" + word[2:] if word == "-o" or word.startswith("-o=") else word for word in argv]
+    line = parse(ExportSettings, _joined(words), PROGRAM, positional="runs", repeated=("runs", "select"))
+    if line.help:
+        print(help_text(ExportSettings, USAGE, DESCRIPTION, positional="runs"))
+        return 0
+    if line.values.get("to") == "list":
+        return _list()
+    values = {**line.values, **{name: values for name, values in line.lists.items() if values}}
+    settings = make(ExportSettings, values, PROGRAM)
+    folders = [find_run(name, settings.data_dir) for name in settings.runs or ()]
+    if not folders:
+        folders = [announced(latest_run(settings.data_dir))]
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise UsageError(f"a run is named twice (see {PROGRAM} --help)")
+    if settings.output == STANDARD_OUTPUT:
+        sys.stdout.flush()
+        report = export(folders, settings, stream=raw_stream(sys.stdout).buffer)
+    else:
+        report = export(folders, settings, None if settings.output is None else expand_home(settings.output))
+    _print(report)
+    return 0
+
+
+def _joined(words: list[str]) -> list[str]:
+    """``--output -`` as one word, as a dash alone is no option."""
+    found: list[str] = []
+    for word in words:
+        if word == "-" and found and found[-1] == "--output":
+            found[-1] = "--output=-"
+        else:
+            found.append(word)
+    return found
+
+
+def _list() -> int:
+    for name in formats():
+        print(f"{name:<14}{load_format(name).about}")
+    return 0
+
+
+def _print(report: Report) -> None:
+    """What was written and what not. To standard error, where standard output has the rows."""
+    for line in _lines(report):
+        if report.output == STANDARD_OUTPUT:
+            notice(line)
+        else:
+            out().print_line(line)
+
+
+def _lines(report: Report) -> list[str]:
+    what = f"{counted(report.pairs, 'pair')} from " if report.pairs else ""
+    lines = [
+        f"Exported {what}{report.exported_items:,} of {counted(report.items, 'item')} as {report.format}: "
+        f"{counted(report.rows, 'row')}" + _splits(report)
+    ]
+    for title, counts in (
+        ("Left out, items", report.left_out_items),
+        ("Left out, conversations", report.left_out),
+        ("Not held by the format", report.lost),
+    ):
+        if found := [f"{number:,} {name}" for name, number in counts.most_common() if number]:
+            lines.append(f"{title}: {', '.join(found)}")
+    if report.tokens is not None:
+        tokens = report.tokens
+        how = "" if tokens["with_chat_template"] else ", without a chat template"
+        lines.append(
+            f"Tokens ({tokens['tokenizer']}{how}): {tokens['total']:,} in all; median {tokens['median']:,}, "
+            f"95 % up to {tokens['p95']:,}, longest {tokens['longest']:,}"
+        )
+    if report.redacted:
+        lines.append(f"Secrets were replaced in {counted(report.redacted, 'conversation')}")
+    if report.simulated:
+        lines.append(f"Answered by the simulated model: {counted(report.simulated, 'conversation')}")
+    if report.tools_changed:
+        lines.append(
+            f"The tools of {counted(report.tools_changed, 'conversation')} are as this version has them, not as they were sent"
+        )
+    if report.output != STANDARD_OUTPUT:
+        lines.append(f"Written: {shown_path(Path(report.output))}")
+    return lines
+
+
+def _splits(report: Report) -> str:
+    return f" ({', '.join(f'{name} {rows:,}' for name, rows in report.splits.items())})" if report.splits else ""

@@ -1,0 +1,355 @@
+"""The canonical record of a conversation, which every export format is made from, and how workloads give theirs.
+
+Messages are those of ``core.messages``: chat completions with arguments as JSON text, ``reasoning`` apart, and a few keys of our own that
+begin with ``_``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self, cast
+
+from manyhands.agents.trajectory import MODEL, folded
+from manyhands.core.jsonio import Json
+from manyhands.core.messages import Message, text_of
+from manyhands.core.outcomes import ItemState, StopReason
+from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.contract import ItemRow, RecordedStep, import_attribute
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.registry import conversations_target
+
+CONTINUE, SUMMARY = "continue", "summary_request"
+LEFT_OUT = (CONTINUE, SUMMARY)
+"""Why messages were written by this program that do not belong to the conversation as it should have gone."""
+ENDED = frozenset({StopReason.ANSWERED.value})
+"""Stop reasons of conversations that came to their own end. All others are truncated."""
+
+
+@dataclass(slots=True)  # not frozen: one is made for each message
+class ModelCall:
+    """The model call that gave a message. Not to be changed."""
+
+    step: str
+    """The step's address in its attempt: ``scope/seq``."""
+    model: str | None
+    """That served it, as far as the endpoint said; else that was asked."""
+    usage: Usage
+    started_at: float
+    """Seconds since 1970 UTC."""
+    finished_at: float
+    finish_reason: str | None = None
+
+
+@dataclass(slots=True)  # not frozen: one is made for each message
+class Turn:
+    """One message of a conversation, with where it comes from. Not to be changed."""
+
+    message: Message
+    at: float | None = None
+    """When it was there, in seconds since 1970 UTC; None if nobody knows."""
+    call: ModelCall | None = None
+    """Of an assistant message that a model wrote in this run; of several that were joined, the sum."""
+    train: bool = False
+    """Whether a model may be trained on it: an assistant message that was written in this run."""
+
+    @property
+    def role(self) -> str:
+        return self.message["role"]
+
+    def to_json(self) -> dict[str, Any]:
+        """The turn in the canonical record: its message with ``at``, ``train`` and ``call``."""
+        call = self.call
+        return {
+            "message": self.message,
+            "at": self.at,
+            "train": self.train,
+            "call": None
+            if call is None
+            else {
+                "step": call.step,
+                "model": call.model,
+                "usage": call.usage.to_json(),
+                "started_at": call.started_at,
+                "finished_at": call.finished_at,
+                "finish_reason": call.finish_reason,
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The reverse of ``to_json``."""
+        call = value["call"]
+        made = None if call is None else ModelCall(**{**call, "usage": Usage.from_json(call["usage"])})
+        return cls(value["message"], value["at"], made, value["train"])
+
+
+@dataclass(slots=True, kw_only=True)
+class Conversation:
+    """One conversation of an item, whole. Times are seconds since 1970 UTC, tokens as endpoints counted them, costs US dollars."""
+
+    run: str
+    """The name of the run's folder."""
+    run_id: str
+    workload: str
+    item: int
+    """The item's number in its run."""
+    key: str
+    """The item's identity in its run."""
+    sample: int = 0
+    """Which repeat of the same content it is, from 0."""
+    attempt: int = 1
+    label: str = ""
+    """What people call the item."""
+    name: str = ""
+    """Which conversation of its item it is: empty for its agent's, else as ``stage NAME`` or ``judge NAME``."""
+    prompt_key: str = ""
+    """The same for all samples of one prompt, in every run: what splits, pairs and ``--best_of`` go by."""
+    turns: list[Turn] = field(default_factory=list)
+    """From the system message on, without what was ephemeral."""
+    ephemeral: str | None = None
+    """A further paragraph of the system message, which was sent and is not kept."""
+    prefill: Sequence[Message] = ()
+    """Messages that were sent right behind the system message, and are not kept."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Those that were available, as chat-completions tool objects."""
+    tools_changed: bool = False
+    """Whether they are known only as this version of the program has them, which is not how they were sent."""
+    parallel_tool_calls: bool | None = None
+    """The setting of that name, where it was sent."""
+    agent: str | None = None
+    """Who answered, where a run compares several: a target, an agent."""
+    model: str | None = None
+    """That was asked."""
+    simulated: bool = False
+    """Whether a simulated model wrote any of it."""
+    state: ItemState = ItemState.COMPLETED
+    """The item's."""
+    reason: str | None = None
+    """Why it was discarded, failed or was cancelled, in a word."""
+    stop_reason: str | None = None
+    """Why the conversation ended: a value of ``StopReason``; None if it has not."""
+    score: float | None = None
+    """From 0 to 1; None if it was not graded."""
+    verdict: str | None = None
+    scores: Sequence[Mapping[str, Any]] = ()
+    """Of each grader: ``name``, ``score``, ``verdict``, ``hits``, ``misses``, ``reasoning``."""
+    usage: Usage = ZERO
+    """Of all recorded steps of the item: judges and abandoned attempts included. Of several conversations of one item only the first has
+    it, so that sums are right."""
+    started_at: float | None = None
+    finished_at: float | None = None
+    seed: int | None = None
+    source: Mapping[str, Json] = field(default_factory=dict)
+    """The other fields of the row or test that it was made from."""
+    tokens: int | None = None
+    """By the export's tokenizer; None without one."""
+    result: Json = None
+    """The structured result that was handed in, or the answer that was graded."""
+    others: Sequence[Conversation] = ()
+    """Conversations that took place for this one: those of its judges."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The canonical record: the same fields in every record. Times are seconds since 1970 UTC."""
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "turns": [turn.to_json() for turn in self.turns],
+            "tools": [dict(tool) for tool in self.tools],
+            "prefill": list(self.prefill),
+            "state": self.state.value,
+            "scores": [dict(score) for score in self.scores],
+            "usage": self.usage.to_json(),
+            "source": dict(self.source),
+            "others": [other.to_json() for other in self.others],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The reverse of ``to_json``. Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            **{name: value[name] for name in _PLAIN},
+            turns=[Turn.from_json(each) for each in value["turns"]],
+            tools=value["tools"],
+            prefill=value["prefill"],
+            state=ItemState(value["state"]),
+            scores=value["scores"],
+            usage=Usage.from_json(value["usage"]),
+            source=value["source"],
+            others=[cls.from_json(each) for each in value["others"]],
+        )
+
+    @property
+    def messages(self) -> list[Message]:
+        """Those of the turns."""
+        return [turn.message for turn in self.turns]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether it was broken off before the agent had answered."""
+        return self.stop_reason not in ENDED
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: the run and the item."""
+        return f"{self.run} item {self.key}" + (f" ({self.name})" if self.name else "")
+
+
+_PLAIN = tuple(
+    each.name
+    for each in fields(Conversation)
+    if each.name not in ("turns", "tools", "prefill", "state", "scores", "usage", "source", "others")
+)
+
+
+class ConversationSource:
+    """Gives the conversations of a run's items. A workload's own is a subclass, named in the registry. It only reads."""
+
+    def __init__(self, reader: JournalReader) -> None:
+        self.reader = reader
+        self.spec: Any = reader.meta("spec")
+        """As it is recorded: other versions may have made it."""
+        self.run_id = str(reader.meta("run_id"))
+
+    def conversations(self, row: ItemRow, steps: Sequence[RecordedStep], usage: Usage) -> Iterator[Conversation]:
+        """Those of one item, its agent's first. ``steps``: of its latest attempt, in order of recording; ``usage``: of all its steps."""
+        raise NotImplementedError
+
+    def begun(self, row: ItemRow, usage: Usage) -> Conversation:
+        """A conversation with what is known of every item."""
+        return Conversation(
+            run=self.reader.folder.name,
+            run_id=self.run_id,
+            workload=str(self.reader.meta("workload")),
+            item=row.number,
+            key=row.key,
+            attempt=row.attempt,
+            label=row.key,
+            state=row.state,
+            reason=row.reason or row.cause,
+            usage=usage,
+            simulated=usage.simulated_calls > 0,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+        )
+
+
+def turns_of(steps: Iterable[RecordedStep], scope: str = "", *, head: Sequence[Message] = ()) -> list[Turn]:
+    """The conversation that an agent had in a scope of an attempt, with the messages that every request began with."""
+    turns = [Turn(message) for message in head]
+    for message, step in folded(steps, scope):
+        if message["role"] != "assistant" or "_given" in message or step.output.get("message") is not message:
+            turns.append(Turn(message, step.started_at if message["role"] == "user" else step.finished_at))
+            continue
+        extra = step.output.get("extra") or {}
+        model = extra.get("model") or step.request.get("settings", {}).get("model")
+        call = ModelCall(
+            f"{step.scope}/{step.seq}",
+            model,
+            Usage.from_json(dict(step.usage)),
+            step.started_at,
+            step.finished_at,
+            step.output.get("finish_reason"),
+        )
+        turns.append(Turn(message, step.finished_at, call, train=True))
+    return turns
+
+
+def side_conversations(
+    of: Conversation, steps: Sequence[RecordedStep], scopes: Iterable[str] = ("",)
+) -> list[Conversation]:
+    """The conversations of an attempt that took place in other scopes than its agent's (``scopes``): those of judges, as a rule."""
+    own = set(scopes)
+    others = dict.fromkeys(step.scope for step in steps if step.kind == MODEL and step.scope not in own)
+    return [_side(of, steps, scope) for scope in others]
+
+
+def _side(of: Conversation, steps: Sequence[RecordedStep], scope: str) -> Conversation:
+    turns = turns_of(steps, scope)
+    models = [turn.call.model for turn in turns if turn.call is not None]
+    return replace(
+        of,
+        name=scope,
+        turns=turns,
+        tools=(),
+        parallel_tool_calls=None,
+        model=models[0] if models else None,
+        agent=None,
+        stop_reason=StopReason.ANSWERED.value,
+        score=None,
+        verdict=None,
+        scores=(),
+        usage=ZERO,
+        source={},
+        result=None,
+        others=(),
+    )
+
+
+def plain_turns(messages: Iterable[Message]) -> list[Turn]:
+    """Messages of which nothing more is known."""
+    return [Turn(message, train=message["role"] == "assistant" and "_given" not in message) for message in messages]
+
+
+def without_synthetic(turns: Sequence[Turn]) -> list[Turn]:
+    """The conversation without the turns that this program wrote, as it should have gone.
+
+    A request to go on with a cut-off answer disappears, and the pieces become one answer; its reasoning is that of the first piece that
+    has any, because later pieces reason about the request. A request for a summary disappears together with the summary. What is said to
+    an agent that answered too early (``follow_up``) stays: what follows answers it.
+    """
+    if not any("_synthetic" in turn.message for turn in turns):
+        return list(turns)
+    kept: list[Turn] = []
+    left_out: str | None = None
+    for turn in turns:
+        synthetic = turn.message.get("_synthetic")
+        if synthetic in LEFT_OUT:
+            left_out = synthetic
+            continue
+        answers, left_out_before = turn.role == "assistant" and left_out is not None, left_out
+        left_out = None
+        if answers and left_out_before == SUMMARY:
+            continue
+        if answers and kept and kept[-1].role == "assistant":
+            kept[-1] = _joined(kept[-1], turn)
+        else:
+            kept.append(turn)
+    return kept
+
+
+def _joined(first: Turn, second: Turn) -> Turn:
+    message = joined_messages(first.message, second.message)
+    call = second.call
+    if first.call is not None and second.call is not None:
+        call = replace(second.call, usage=first.call.usage + second.call.usage, started_at=first.call.started_at)
+    return Turn(message, second.at, call, first.train and second.train)
+
+
+def joined_messages(first: Message, second: Message) -> Message:
+    """Two pieces of one answer as one message."""
+    joined = cast(Message, {**second, "content": text_of(first.get("content")) + text_of(second.get("content"))})
+    for key in ("reasoning", "reasoning_details"):
+        if first.get(key):
+            joined = cast(Message, {**joined, key: first[key]})
+    return joined
+
+
+PAGE = 100
+"""Items whose steps are read at once."""
+
+
+def source_of(reader: JournalReader) -> ConversationSource | None:
+    """What gives the conversations of a run; None if a run of its workload has none."""
+    target = conversations_target(str(reader.meta("workload")))
+    if target is None:
+        return None
+    kind: type[ConversationSource] = import_attribute(target)
+    return kind(reader)
+
+
+def conversations_of(source: ConversationSource, rows: Sequence[ItemRow]) -> Iterator[Conversation]:
+    """The conversations of a page of items, whose steps are read by one query."""
+    numbers = [row.number for row in rows]
+    steps, usage = source.reader.steps_of_items(numbers), source.reader.usage_of_items(numbers)
+    for row in rows:
+        yield from source.conversations(row, steps[row.number], usage[row.number])

@@ -1,0 +1,493 @@
+"""An export from beginning to end: which conversations of which runs, into which files, and what was left out and why.
+
+Everything is streamed from the journals in order of the input. Where a choice depends on several conversations (the best of a prompt,
+pairs), they are gone through once before, and what the choice needs of each is kept in a temporary database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import statistics
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from manyhands.core.digests import content_key
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json, pretty
+from manyhands.core.messages import Message, text_of
+from manyhands.engine.contract import ItemRow
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.export.choice import Choice, Entry
+from manyhands.export.conversations import (
+    PAGE,
+    Conversation,
+    ConversationSource,
+    Turn,
+    conversations_of,
+    source_of,
+    without_synthetic,
+)
+from manyhands.export.files import (
+    SUMMARY,
+    JsonLines,
+    Sink,
+    SplitFiles,
+    check_target,
+    folder_written_aside,
+    summary_path,
+)
+from manyhands.export.format import Format, Losses, Unfit, load_format
+from manyhands.export.repetition import Repetitions
+from manyhands.export.secrets import SecretFound, find_secret, without_secrets
+from manyhands.export.settings import ExportSettings
+from manyhands.export.tokens import ConversationTokens
+from manyhands.io.files import written_aside
+from manyhands.runs.folders import open_reader
+from manyhands.runs.steering.selection import Selection
+
+STANDARD_OUTPUT = "-"
+
+
+@dataclass(slots=True)
+class Report:
+    """What an export came to."""
+
+    format: str
+    output: str
+    runs: list[str]
+    items: int = 0
+    """Of all runs, in whatever state."""
+    exported_items: int = 0
+    """Of which at least one conversation was written."""
+    conversations: int = 0
+    """That were looked at: those of items that were not left out as a whole."""
+    rows: int = 0
+    """That were written."""
+    left_out_items: Counter[str] = field(default_factory=Counter)
+    """Whole items, by reason."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Conversations, by reason."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """What the format has no place for."""
+    redacted: int = 0
+    """Conversations in which secrets were replaced."""
+    simulated: int = 0
+    """Exported conversations that a simulated model took part in."""
+    tools_changed: int = 0
+    """Exported conversations whose tools are known only as this version of the program has them."""
+    pairs: int = 0
+    splits: dict[str, int] = field(default_factory=dict)
+    """Rows, by split."""
+    files: list[str] = field(default_factory=list)
+    tokens: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary beside the output: it holds no time, so that the same input gives the same bytes."""
+        return {
+            "format": self.format,
+            "runs": self.runs,
+            "items": self.items,
+            "exported_items": self.exported_items,
+            "left_out_items": _sorted(self.left_out_items),
+            "conversations": self.conversations,
+            "left_out_conversations": _sorted(self.left_out),
+            "rows": self.rows,
+            "rows_by_split": self.splits,
+            "not_held_by_format": _sorted(self.lost),
+            "redacted_conversations": self.redacted,
+            "simulated_conversations": self.simulated,
+            "tokens": self.tokens,
+        }
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def export(
+    folders: Sequence[Path],
+    settings: ExportSettings,
+    output: Path | None = None,
+    *,
+    stream: BinaryIO | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Export the conversations of runs. ``output``: a file or folder (None: as ``default_output`` says); ``stream``: gets the rows
+    instead; ``progress``: called with the items done, and how many there are.
+
+    Raises UserError for settings, runs and contents that can't be exported, SecretFound for a secret, StorageError.
+    """
+    losses = Losses()
+    with ExitStack() as stack:
+        format = load_format(settings.to)(settings, losses)
+        runs = [_Run.opened(stack, folder, settings) for folder in folders]
+        return _Export(runs, format, settings, losses, progress).run(output, stream)
+
+
+def default_output(folder: Path, format: type[Format], settings: ExportSettings) -> Path:
+    """Where an export of a run goes unless it is said."""
+    plain = not (format.in_folder or settings.split or settings.shard_rows)
+    return folder / "exports" / f"{format.name}{format.suffix if plain else ''}"
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run that is exported."""
+
+    reader: JournalReader
+    source: ConversationSource
+    selected: frozenset[int] | None
+    """The numbers of the items that were selected; None: all."""
+
+    @classmethod
+    def opened(cls, stack: ExitStack, folder: Path, settings: ExportSettings) -> _Run:
+        reader = stack.enter_context(closing(open_reader(folder)))
+        stack.enter_context(reader.snapshot())
+        source = source_of(reader)
+        if source is None:
+            raise UserError(
+                f"{folder}: runs of the workload {reader.meta('workload')!r} have no conversations to export"
+            )
+        selected = None
+        if settings.select:
+            selected = frozenset(each.number for each in Selection.parse(settings.select).found(reader))
+        return cls(reader, source, selected)
+
+    def items(self) -> Iterator[list[ItemRow]]:
+        """All items, a page at a time."""
+        rows = self.reader.items()
+        while page := list(islice(rows, PAGE)):
+            yield page
+
+
+class _Export:
+    """One export while it goes on."""
+
+    def __init__(
+        self,
+        runs: Sequence[_Run],
+        format: Format,
+        settings: ExportSettings,
+        losses: Losses,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._runs, self._format, self._settings, self._losses = runs, format, settings, losses
+        self._report = Report(format.name, "", [run.reader.folder.name for run in runs])
+        self._tokens = None if settings.tokenizer is None else ConversationTokens(settings.tokenizer)
+        if self._tokens is None and (settings.max_length or settings.min_length):
+            raise UserError("--max_length and --min_length count tokens: name a --tokenizer")
+        self._lengths = array("L")
+        self._states = frozenset(settings.states or ("completed",))
+        self._progress = progress
+        self._all = sum(sum(run.reader.counts().values()) for run in runs)
+
+    def run(self, output: Path | None, stream: BinaryIO | None) -> Report:
+        settings, report = self._settings, self._report
+        if stream is not None:
+            if self._format.in_folder or settings.split or settings.shard_rows or self._format.suffix != ".jsonl":
+                raise UserError(f"--output -: {self._format.name} is not one file of lines here; name a path")
+            sink: Sink = JsonLines(None, stream)
+            self._write(lambda split, row: sink.write(row))
+            sink.close()
+            report.output = STANDARD_OUTPUT
+            return self._finished({"": sink.rows})
+        path = default_output(self._runs[0].reader.folder, type(self._format), settings) if output is None else output
+        report.output = str(path)
+        in_folder = self._format.in_folder or bool(settings.split) or settings.shard_rows is not None
+        with self._target(path, in_folder=in_folder) as folder:
+            names = [name for name, _ in settings.split or ()] or [""]
+            files = SplitFiles(
+                folder, self._format.sink, suffix=self._format.suffix, splits=names, shard_rows=settings.shard_rows
+            )
+            self._write(files.write)
+            written = files.close()
+            for name, text in self._format.extra_files(written).items():
+                (folder / name).write_text(text, encoding="utf-8")
+            report.files = [name for each in written.values() for name in each]
+            self._finished(files.rows())
+            if in_folder:
+                (folder / SUMMARY).write_text(pretty(report.to_json()) + "\n", encoding="utf-8")
+        return report
+
+    @contextmanager
+    def _target(self, path: Path, *, in_folder: bool) -> Iterator[Path]:
+        """A folder to write into, whose contents become the output when all is well."""
+        if in_folder:
+            with folder_written_aside(path, overwrite=self._settings.overwrite) as folder:
+                yield folder
+            return
+        check_target(path, overwrite=self._settings.overwrite)
+        if path.is_dir():
+            raise UserError(f"{path}: is a folder; {self._format.name} is one file")
+        beside = path.with_name(f"{path.name}.parts")
+        with folder_written_aside(beside, overwrite=True) as folder:
+            yield folder
+            written = next(each for each in folder.iterdir() if not each.name.startswith("."))
+            with written_aside(summary_path(path)) as handle:
+                handle.write(pretty(self._report.to_json()) + "\n")
+            written.replace(path)
+        shutil.rmtree(beside, ignore_errors=True)
+
+    def _finished(self, splits: Mapping[str, int]) -> Report:
+        report = self._report
+        report.rows = sum(splits.values())
+        report.splits = {name: rows for name, rows in splits.items() if name}
+        report.lost = self._losses.counts
+        if self._tokens is not None and self._lengths:
+            lengths = sorted(self._lengths)
+            report.tokens = {
+                "tokenizer": self._tokens.name,
+                "with_chat_template": self._tokens.uses_template,
+                "total": sum(lengths),
+                "median": statistics.median_low(lengths),
+                "p95": lengths[min(len(lengths) - 1, int(0.95 * len(lengths)))],
+                "longest": lengths[-1],
+            }
+        return report
+
+    # --- Rows
+
+    def _write(self, write: Callable[[str, Mapping[str, Json]], None]) -> None:
+        if self._format.takes == "pairs":
+            self._write_pairs(write)
+            return
+        chosen = None
+        if self._settings.best_of is not None:
+            with closing(self._indexed()) as choice:
+                chosen = choice.best(self._settings.best_of)
+        exported: set[tuple[int, int]] = set()
+        items = 0
+        with closing(Repetitions.of(self._settings.dedup, self._settings.near_threshold)) as repetitions:
+            for run, conversation in self._conversations(self._report):
+                if chosen is not None and not conversation.name and (run, conversation.item) not in chosen:
+                    self._report.left_out["not among the best of their prompt"] += 1
+                    continue
+                if (repeated := repetitions.seen(conversation)) is not None:
+                    self._report.left_out[repeated] += 1
+                    continue
+                if not self._measured(conversation):
+                    continue
+                items += self._write_one(conversation, write) and self._first(exported, run, conversation.item)
+        self._report.exported_items = items
+
+    def _first(self, exported: set[tuple[int, int]], run: int, item: int) -> bool:
+        """Whether this is the first conversation of its item; those of an item follow each other."""
+        if (run, item) in exported:
+            return False
+        exported.clear()
+        exported.add((run, item))
+        return True
+
+    def _write_one(self, conversation: Conversation, write: Callable[[str, Mapping[str, Json]], None]) -> bool:
+        split = self._split(conversation.prompt_key)
+        try:
+            for row in self._format.rows(conversation):
+                write(split, row)
+        except Unfit as unfit:
+            self._report.left_out[str(unfit)] += 1
+            return False
+        self._count(conversation)
+        return True
+
+    def _count(self, conversation: Conversation) -> None:
+        self._report.simulated += conversation.simulated
+        self._report.tools_changed += conversation.tools_changed
+
+    def _measured(self, conversation: Conversation) -> bool:
+        """Whether a conversation has the wanted length."""
+        if self._tokens is None:
+            return True
+        tokens = self._tokens.count(conversation)
+        maximum, minimum = self._settings.max_length, self._settings.min_length
+        if maximum is not None and tokens > maximum:
+            self._report.left_out[f"longer than {maximum:,} tokens"] += 1
+            return False
+        if minimum is not None and tokens < minimum:
+            self._report.left_out[f"shorter than {minimum:,} tokens"] += 1
+            return False
+        conversation.tokens = tokens
+        self._lengths.append(tokens)
+        return True
+
+    def _split(self, prompt_key: str) -> str:
+        """The split of a prompt, which depends on nothing else."""
+        if not self._settings.split:
+            return ""
+        digest = hashlib.blake2b(prompt_key.encode(), digest_size=8, person=b"split").digest()
+        at, total = int.from_bytes(digest, "big") / 2**64, 0.0
+        for name, share in self._settings.split:
+            total += share
+            if at < total:
+                return name
+        return self._settings.split[-1][0]
+
+    def _write_pairs(self, write: Callable[[str, Mapping[str, Json]], None]) -> None:
+        report = self._report
+        with closing(self._indexed()) as choice:
+            items: set[tuple[int, int]] = set()
+            for better, worse in choice.pairs(every=self._settings.pairs == "all", min_gap=self._settings.min_gap):
+                chosen, rejected = self._again(better), self._again(worse)
+                try:
+                    row = self._format.pair(chosen, rejected)
+                except Unfit as unfit:
+                    report.left_out[f"pairs: {unfit}"] += 1
+                    continue
+                write(self._split(chosen.prompt_key), row)
+                report.pairs += 1
+                for entry, conversation in ((better, chosen), (worse, rejected)):
+                    if (entry.run, entry.item) not in items:
+                        items.add((entry.run, entry.item))
+                        self._count(conversation)
+            report.exported_items = len(items)
+            if unpaired := report.conversations - sum(report.left_out.values()) - len(items):
+                report.left_out["in no pair"] += max(0, unpaired)
+
+    def _indexed(self) -> Choice:
+        """All conversations, with what choices between them need."""
+        choice = Choice()
+        pairs = self._format.takes == "pairs"
+        report = self._report if pairs else Report("", "", [])
+        with closing(
+            Repetitions.of(self._settings.dedup if pairs else "none", self._settings.near_threshold)
+        ) as repeated:
+            for run, conversation in self._conversations(report):
+                if conversation.name:
+                    report.left_out["of judges or stages, which make no pairs"] += 1
+                    continue
+                if pairs and (reason := repeated.seen(conversation)) is not None:
+                    report.left_out[reason] += 1
+                    continue
+                if pairs and not self._measured(conversation):
+                    continue
+                if conversation.score is None:
+                    report.left_out["without a score"] += pairs
+                    if pairs:
+                        continue
+                said = content_key(
+                    [turn.message.get("content") for turn in conversation.turns if turn.call or turn.train]
+                )
+                choice.add(Entry(run, conversation.item, conversation.prompt_key, conversation.score, said))
+        return choice
+
+    def _again(self, entry: Entry) -> Conversation:
+        """The conversation that an entry is about."""
+        run = self._runs[entry.run]
+        row = run.reader.item(str(entry.item))
+        if row is None:
+            raise UserError(f"{run.reader.folder}: item {entry.item} is gone")
+        found = next(conversations_of(run.source, [row]))
+        return self._without_secrets(self._as_kept(found), Report("", "", []))
+
+    # --- Conversations
+
+    def _conversations(self, report: Report) -> Iterator[tuple[int, Conversation]]:
+        """The conversations that are wanted, each with the number of its run. What is left out is counted."""
+        for number, run in enumerate(self._runs):
+            for page in run.items():
+                report.items += len(page)
+                rows = [row for row in page if self._wanted(run, row, report)]
+                per_item: Counter[int] = Counter()
+                for conversation in conversations_of(run.source, rows):
+                    per_item[conversation.item] += 1
+                    for each in self._with_judges(conversation):
+                        report.conversations += 1
+                        if (kept := self._kept(each, report)) is not None:
+                            yield number, kept
+                report.left_out_items["without a conversation"] += sum(not per_item[row.number] for row in rows)
+                if self._progress is not None:
+                    self._progress(report.items, self._all)
+        report.left_out_items += Counter()  # without those that are 0
+
+    def _wanted(self, run: _Run, row: ItemRow, report: Report) -> bool:
+        reason: str | None = None
+        if run.selected is not None and row.number not in run.selected:
+            reason = "not selected"
+        elif row.left_input:
+            reason = "not in the input any more"
+        elif not row.state.final:
+            reason = "not ended"
+        elif row.state.value not in self._states:
+            why = row.reason or row.cause
+            reason = f"{row.state}: {why}" if why else str(row.state)
+        if reason is not None:
+            report.left_out_items[reason] += 1
+        return reason is None
+
+    def _with_judges(self, conversation: Conversation) -> Iterator[Conversation]:
+        yield conversation
+        if self._settings.judges:
+            for other in conversation.others:
+                yield replace(other, prompt_key=conversation.prompt_key)
+
+    def _kept(self, conversation: Conversation, report: Report) -> Conversation | None:
+        """The conversation as it is exported; None if it is left out."""
+        settings, reason = self._settings, None
+        if not conversation.turns:
+            reason = "without a recorded conversation"
+        elif conversation.truncated and not settings.keeps("truncated"):
+            reason = f"truncated: {conversation.stop_reason or 'not ended'}"
+        elif self._format.needs_score and conversation.score is None:
+            reason = "without a score"
+        elif settings.min_score is not None and not conversation.name:
+            if conversation.score is None:
+                reason = "without a score"
+            elif conversation.score < settings.min_score:
+                reason = f"scored less than {settings.min_score:g}"
+        if reason is not None:
+            report.left_out[reason] += 1
+            return None
+        return self._without_secrets(self._as_kept(conversation), report)
+
+    def _as_kept(self, conversation: Conversation) -> Conversation:
+        settings, turns = self._settings, conversation.turns
+        if not settings.keeps("synthetic"):
+            turns = without_synthetic(turns)
+        if settings.keeps("ephemeral"):
+            turns = _with_ephemeral(turns, conversation)
+        if settings.train_on == "last":
+            turns = _last_trained(turns)
+        if turns is not conversation.turns:
+            conversation.turns = turns
+        return conversation
+
+    def _without_secrets(self, conversation: Conversation, report: Report) -> Conversation:
+        if self._settings.keep_secrets:
+            return conversation
+        value = conversation.to_json()
+        if self._settings.redact:
+            clean = without_secrets(value)
+            if clean is value:
+                return conversation
+            report.redacted += 1
+            return Conversation.from_json(clean)
+        if (found := find_secret(value)) is not None:
+            where, what = found
+            raise SecretFound(
+                f"{conversation.place}: {where} holds what looks like {what}; nothing was written. --redact replaces secrets, "
+                "--keep_secrets exports them"
+            )
+        return conversation
+
+
+def _with_ephemeral(turns: Sequence[Turn], conversation: Conversation) -> list[Turn]:
+    """With what was sent before the conversation and is not kept otherwise."""
+    system, rest = (turns[:1], turns[1:]) if turns and turns[0].role == "system" else ((), turns)
+    text = "\n\n".join(
+        filter(None, [*(text_of(turn.message.get("content")) for turn in system), conversation.ephemeral])
+    )
+    head = [Turn({"role": "system", "content": text})] if text else []
+    prefill: list[Turn] = [Turn(cast(Message, {**message, "_given": True})) for message in conversation.prefill]
+    return [*head, *prefill, *rest]
+
+
+def _last_trained(turns: Sequence[Turn]) -> list[Turn]:
+    """With the last answer alone to be trained on."""
+    last = max((at for at, turn in enumerate(turns) if turn.train), default=-1)
+    return [turn if at == last or not turn.train else replace(turn, train=False) for at, turn in enumerate(turns)]

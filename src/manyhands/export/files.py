@@ -1,0 +1,170 @@
+"""The files of an export: written aside, whole or not at all, and the same bytes for the same rows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO
+
+from manyhands.core.errors import StorageError, UserError
+from manyhands.core.jsonio import Json, compact_line
+
+SUMMARY = "export_summary.json"
+"""In a folder that an export wrote; of a file, ``NAME.export_summary.json`` beside it."""
+_serial = count()
+_BUFFER = 1 << 18
+
+
+class Sink(ABC):
+    """Writes rows into one file."""
+
+    rows = 0
+
+    @abstractmethod
+    def write(self, row: Mapping[str, Json]) -> None: ...
+
+    def close(self) -> None:
+        """The file is whole."""
+        return
+
+
+class JsonLines(Sink):
+    """JSON, one line a row, in UTF-8."""
+
+    def __init__(self, path: Path | None, stream: BinaryIO | None = None) -> None:
+        """``path``: a new file; without one, ``stream`` gets the lines."""
+        self._own = path is not None
+        self._file: BinaryIO = stream if path is None and stream is not None else _opened(path)
+
+    def write(self, row: Mapping[str, Json]) -> None:
+        self._file.write(compact_line(row))
+        self.rows += 1
+
+    def close(self) -> None:
+        self._file.flush()
+        if self._own:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+
+def _opened(path: Path | None) -> BinaryIO:
+    if path is None:
+        raise ValueError("neither a path nor a stream")
+    return path.open("xb", buffering=_BUFFER)
+
+
+class SplitFiles:
+    """The files of rows of an export in a folder: one for each split, or several where they are bounded."""
+
+    def __init__(
+        self,
+        folder: Path,
+        opened: Callable[[Path], Sink],
+        *,
+        suffix: str,
+        splits: Sequence[str],
+        shard_rows: int | None,
+    ) -> None:
+        """``splits``: their names; one that is empty if there are none."""
+        self._folder = folder
+        self._opened = opened
+        self._suffix = suffix
+        self._shard_rows = shard_rows
+        self._sinks: dict[str, list[Sink]] = {split: [] for split in splits}
+        for split in splits:
+            self._open(split)
+
+    def write(self, split: str, row: Mapping[str, Json]) -> None:
+        """Add a row."""
+        sink = self._sinks[split][-1]
+        if self._shard_rows is not None and sink.rows >= self._shard_rows:
+            sink.close()
+            sink = self._open(split)
+        sink.write(row)
+
+    def close(self) -> dict[str, list[str]]:
+        """All files are whole; their names, by split."""
+        names: dict[str, list[str]] = {}
+        for split, sinks in self._sinks.items():
+            sinks[-1].close()
+            names[split] = [self._named(split, number, len(sinks)) for number in range(len(sinks))]
+            for number, name in enumerate(names[split]):
+                (self._folder / self._part(split, number)).replace(self._folder / name)
+        return names
+
+    def rows(self) -> dict[str, int]:
+        """How many rows there are, by split."""
+        return {split: sum(sink.rows for sink in sinks) for split, sinks in self._sinks.items()}
+
+    def _open(self, split: str) -> Sink:
+        sinks = self._sinks[split]
+        sinks.append(self._opened(self._folder / self._part(split, len(sinks))))
+        return sinks[-1]
+
+    def _part(self, split: str, number: int) -> str:
+        return f".{split}.{number}{self._suffix}"
+
+    def _named(self, split: str, number: int, of: int) -> str:
+        name = split or "train"
+        return f"{name}{self._suffix}" if self._shard_rows is None else f"{name}-{number:05}-of-{of:05}{self._suffix}"
+
+
+@contextmanager
+def folder_written_aside(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A new folder to fill; it takes the place of ``path`` only when all of it is on disk.
+
+    Raises UserError if ``path`` is there and no earlier export (unless it is to be overwritten), StorageError if it can't be written.
+    """
+    check_target(path, overwrite=overwrite)
+    aside = path.with_name(f".{path.name}.{next(_serial)}.{os.getpid()}.new")
+    old = aside.with_suffix(".old")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
+        aside.mkdir()
+        yield aside
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path.exists():
+            path.replace(old)
+        aside.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path}: can't be written ({error.strerror or error})") from error
+    finally:
+        for each in (aside, old):
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Whether an export may write there. Raises UserError."""
+    if overwrite or not path.exists() or _is_export(path):
+        return
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    raise UserError(f"{path}: is there already, and no earlier export; give another --output, or --overwrite")
+
+
+def _is_export(path: Path) -> bool:
+    return (path / SUMMARY).is_file() if path.is_dir() else summary_path(path).is_file()
+
+
+def summary_path(path: Path) -> Path:
+    """Where the summary of an export is."""
+    return path / SUMMARY if path.is_dir() else path.with_name(f"{path.name}.{SUMMARY}")
+
+
+def _sweep(path: Path) -> None:
+    """Remove what exports to that path left that were killed."""
+    for each in path.parent.glob(f".{path.name}.*.new"):
+        words = each.name.split(".")
+        with suppress(ValueError, OSError):
+            process = int(words[-2])
+            try:
+                os.kill(process, 0)
+            except ProcessLookupError:
+                shutil.rmtree(each, ignore_errors=True)

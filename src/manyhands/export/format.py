@@ -1,0 +1,114 @@
+"""What an export format is: how a conversation becomes rows, and rows become files."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
+from manyhands.core.text import suggestion
+from manyhands.engine.contract import import_attribute
+from manyhands.export.conversations import Conversation
+from manyhands.export.files import JsonLines, Sink
+from manyhands.export.settings import ExportSettings
+
+FORMATS_GROUP = "manyhands.export_formats"
+"""The entry point group of export formats: the name, and the subclass of ``Format``."""
+FORMATS: Mapping[str, str] = {
+    "openai": "manyhands.export.formats.openai:OpenAI",
+    "openai-dpo": "manyhands.export.formats.openai:OpenAIPreference",
+    "messages": "manyhands.export.formats.trl:Messages",
+    "preference": "manyhands.export.formats.trl:Preference",
+    "kto": "manyhands.export.formats.trl:Kto",
+    "axolotl": "manyhands.export.formats.axolotl:Axolotl",
+    "llamafactory": "manyhands.export.formats.llamafactory:LlamaFactory",
+    "sharegpt": "manyhands.export.formats.sharegpt:ShareGpt",
+    "verifiers": "manyhands.export.formats.verifiers:Verifiers",
+    "atif": "manyhands.export.formats.atif:Atif",
+    "hf-traces": "manyhands.export.formats.hf_traces:HfTraces",
+    "parquet": "manyhands.export.formats.parquet:Parquet",
+    "csv": "manyhands.export.formats.tables:Csv",
+    "jsonl": "manyhands.export.formats.tables:Records",
+}
+"""The formats of this package, by name."""
+
+
+class Unfit(Exception):
+    """A conversation that a format can't hold; it is left out and counted by this reason, a few words."""
+
+
+class Losses:
+    """What was left out of conversations because their format has no place for it."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, what: str, number: int = 1) -> None:
+        """Count it: ``what`` in words that follow a number, as ``images``."""
+        if number:
+            self.counts[what] += number
+
+
+class Format(ABC):
+    """One export format. Made once for an export."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    """One sentence of help."""
+    suffix: ClassVar[str] = ".jsonl"
+    """Of its files; empty if an output is a folder of files, one for each item."""
+    takes: ClassVar[Literal["conversations", "pairs"]] = "conversations"
+    """Whether a row is made of a conversation, or of two of one prompt, the better one first."""
+    reasoning: ClassVar[Literal["keep", "drop", "field"]] = "drop"
+    """What becomes of reasoning unless it is said."""
+    needs_score: ClassVar[bool] = False
+    """Whether conversations without a score can't be used."""
+    in_folder: ClassVar[bool] = False
+    """Whether an output is a folder even if it holds one file of rows."""
+
+    def __init__(self, settings: ExportSettings, losses: Losses) -> None:
+        """Raises UserError for settings that it can't do."""
+        self.settings = settings
+        self.losses = losses
+        self.reasoning_mode = settings.reasoning or self.reasoning
+
+    def rows(self, conversation: Conversation) -> Iterator[Mapping[str, Json]]:
+        """The rows of a conversation. Raises Unfit before the first."""
+        raise NotImplementedError
+
+    def pair(self, chosen: Conversation, rejected: Conversation) -> Mapping[str, Json]:
+        """The row of two conversations of one prompt. Raises Unfit."""
+        raise NotImplementedError
+
+    def sink(self, path: Path) -> Sink:
+        """What writes the rows of one file, which is new."""
+        return JsonLines(path)
+
+    def extra_files(self, files: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
+        """Further files of the folder (name: text). ``files``: the names of its files of rows, by split (empty: there are no splits)."""
+        return {}
+
+
+def load_format(name: str) -> type[Format]:
+    """A format by name. Raises UserError if there is none."""
+    target = FORMATS.get(name) or _plugged().get(name)
+    if target is None:
+        known = formats()
+        raise UserError(f"--to: there is no format {name!r}{suggestion(name, known)}; known: {', '.join(known)}")
+    found: type[Format] = import_attribute(target)
+    return found
+
+
+def formats() -> list[str]:
+    """The names of all formats there are."""
+    return [*FORMATS, *sorted(name for name in _plugged() if name not in FORMATS)]
+
+
+def _plugged() -> dict[str, str]:
+    from importlib.metadata import entry_points  # here, because it takes long and is needed so rarely
+
+    return {entry.name: entry.value for entry in entry_points(group=FORMATS_GROUP)}

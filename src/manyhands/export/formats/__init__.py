@@ -1,0 +1,1 @@
+"""The export formats, each in a module of its own."""

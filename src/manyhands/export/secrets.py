@@ -1,0 +1,83 @@
+"""Secrets in what is exported: values that this process knows, and texts that look like keys of well-known services."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json, dumps
+from manyhands.core.redaction import KNOWN, REDACTED
+
+_KINDS = {
+    "an API key (sk-…)": r"\bsk-(?:[A-Za-z]+-)*[A-Za-z0-9_-]{20,}",
+    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})",
+    "a GitLab token": r"\bglpat-[A-Za-z0-9_-]{20,}",
+    "a Slack token": r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}",
+    "an AWS access key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    "a Google API key": r"\bAIza[0-9A-Za-z_-]{35}",
+    "a Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
+    "a private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:[^-]{0,20000}-----END (?:[A-Z]+ )*PRIVATE KEY-----)?",
+    "a JSON web token": r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
+    "a Stripe key": r"\b[rs]k_live_[A-Za-z0-9]{20,}",
+    "an npm token": r"\bnpm_[A-Za-z0-9]{36}",
+    "a PyPI token": r"\bpypi-AgE[A-Za-z0-9_-]{50,}",
+}
+_ANY = re.compile("|".join(f"(?:{pattern})" for pattern in _KINDS.values()))
+_EACH = {name: re.compile(pattern) for name, pattern in _KINDS.items()}
+_MAYBE = re.compile(
+    rb"sk-|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|AKIA|ASIA|AIza|hf_|PRIVATE KEY|eyJ|k_live_|npm_|pypi-"
+)
+"""What stands in each of them, for a quick look."""
+
+
+class SecretFound(UserError):
+    """A secret stands in what is to be exported."""
+
+
+def may_hold_secret(document: bytes) -> bool:
+    """Whether a JSON document may hold one."""
+    return _MAYBE.search(document) is not None or KNOWN.is_in(document)
+
+
+def find_secret(value: Json) -> tuple[str, str] | None:
+    """The first secret in a JSON value: where it stands (``messages[3].content``), and what it looks like; None if there is none."""
+    if not may_hold_secret(dumps(value)):
+        return None
+    for place, text in _texts(value, ""):
+        if KNOWN.text(text) != text:
+            return place, "a key that is known here"
+        if (found := _ANY.search(text)) is not None:
+            return place, next(name for name, pattern in _EACH.items() if pattern.match(text, found.start()))
+    return None
+
+
+def without_secrets(value: Json) -> Json:
+    """A JSON value with all secrets replaced."""
+    if not may_hold_secret(dumps(value)):
+        return value
+    return _replaced(KNOWN.json(value))
+
+
+def _replaced(value: Json) -> Json:
+    if isinstance(value, str):
+        return _ANY.sub(REDACTED, value)
+    if isinstance(value, list | tuple):
+        return [_replaced(each) for each in value]
+    if isinstance(value, dict):
+        return {_ANY.sub(REDACTED, name): _replaced(each) for name, each in value.items()}
+    return value
+
+
+def _texts(value: Json, place: str) -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value, names included, with where it stands."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            yield from _texts(each, f"{place}[{index}]")
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            inner = f"{place}.{name}" if place else name
+            yield place or name, name
+            yield from _texts(each, inner)
