@@ -23,7 +23,7 @@ from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.models.settings import EFFORTS
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
 from manyhands.workloads.trajectories.spec import BatchSpec
-from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, run_command
+from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, run_command, without_times
 from tests.support.commands import PROGRAM, environment
 from tests.support.forked import forked_program
 from tests.support.own_agent import installed
@@ -1017,6 +1017,17 @@ def _keep_unknown_tools(folder: BatchFolder) -> None:
     asked(folder, "--keep_unknown_tools", "--run_name=kept", responses=responses)
     assert {line["metadata"]["unknown_tools"] for line in folder.lines(name="kept")} == {"summon_demon"}
     assert "summon_demon" not in folder.lines(name="kept")[0]["tool_stats"]
+
+
+@option("batch_files")
+def _batch_files(folder: BatchFolder) -> None:
+    asked(folder, "--run_name=both")
+    asked(folder, "--run_name=once", "--no-batch_files")
+    assert [path.name for path in folder.run("both").glob("batch_*")]
+    assert not [*folder.run("once").glob("batch_*")]
+    assert [without_times(line) for line in folder.lines(name="once")] == [
+        without_times(line) for line in folder.lines(name="both")
+    ]
 
 
 @option("tags_in_values")

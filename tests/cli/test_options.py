@@ -324,8 +324,9 @@ def test_every_batch_option_is_in_the_help_and_can_be_typed_in_both_spellings() 
     for name, option in options_of(BatchSpec).items():
         assert f"\n  {spell(name)}" in text
         words = [] if option.is_switch else [values.get(name, "2")]
-        first = batch(spell(name), *words)
-        second = batch(spell(name).replace("_", "-"), *words)
+        spelled = f"--no-{name}" if option.default is True else spell(name)
+        first = batch(spelled, *words)
+        second = batch(spelled.replace("_", "-"), *words)
         assert getattr(first, name) == getattr(second, name)
         assert name in first.given
         if not option.required:

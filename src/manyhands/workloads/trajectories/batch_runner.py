@@ -106,6 +106,7 @@ class BatchKeywords(TypedDict, total=False):
     keep_unreasoned: bool | None
     keep_unknown_tools: bool | None
     keep_synthetic: bool | None
+    batch_files: bool | None
     tags_in_values: Literal["escape", "discard", "keep"] | None
     system_template: str | os.PathLike[str] | None
     data_dir: str | os.PathLike[str] | None

@@ -215,8 +215,9 @@ def adopted_outcome(entry: OriginalEntry, payload: PromptItem, options: BatchSpe
     _, unknown = normalise_entry(entry.entry, tools, payload.prompt_index, 0)
     if unknown and not options.keep_unknown_tools:
         return Outcome(ItemState.DISCARDED, record, reason=UNKNOWN_TOOL)
-    file = batch_file(payload.prompt_index, options.batch_size)
-    return Outcome(ItemState.COMPLETED, record, line=(file, ""))
+    if not options.batch_files:
+        return Outcome(ItemState.COMPLETED, record)
+    return Outcome(ItemState.COMPLETED, record, line=(batch_file(payload.prompt_index, options.batch_size), ""))
 
 
 _ORIGINAL_METADATA = ("batch_num", "timestamp", "model")

@@ -143,6 +143,8 @@ async def _continued(
     options = with_endpoint(options, options.model, environ, notice)
     if _grader_names(recorded.options) != _grader_names(options):
         raise RunError(f"{folder}: a run keeps its graders; start another with --run_name={other_name(folder)}")
+    if options.batch_files != recorded.options.batch_files:
+        raise RunError(f"{folder}: a run keeps --batch_files; start another with --run_name={other_name(folder)}")
     secrets = _secrets(options, environ)
     check_prices(options)
     _warn(options, notice)

@@ -167,6 +167,13 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings, ReadingSett
         group=OUTPUT,
         identity=True,
     )
+    batch_files: Flag = setting(
+        True,
+        "Also write each line to batch_N.jsonl as soon as its prompt ends. Without, trajectories.jsonl is written from the journal at the "
+        "end of each session, and a line is on disk once.",
+        group=OUTPUT,
+        identity=True,
+    )
     tags_in_values: Literal["escape", "discard", "keep"] = setting(
         "escape",
         "Tags of ShareGPT and of chat templates inside a conversation's texts: escape them, discard the trajectory, or keep them.",

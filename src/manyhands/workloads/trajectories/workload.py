@@ -218,7 +218,7 @@ class TrajectoryWorkload(Workload):
         return self._line(finished.item, finished.attempt, payload, record, saved)
 
     def export(self, reader: RunReader) -> None:
-        write_exports(reader, self._prepared, self._folder.name)
+        write_exports(reader, self._prepared, self._folder.name, self.render)
 
     @property
     def _opened_tools(self) -> RunTools:
@@ -317,8 +317,9 @@ class TrajectoryWorkload(Workload):
             record = await self._grader.graded(context, payload, kept, result, record)
             if (low := self._too_low(record)) is not None:
                 return Outcome(ItemState.DISCARDED, record, reason=LOW_SCORE, message=low)
-        line = self._line(context.item, context.attempt, payload, record, saved)
-        return Outcome(ItemState.COMPLETED, record, line)
+        if not options.batch_files:
+            return Outcome(ItemState.COMPLETED, record)
+        return Outcome(ItemState.COMPLETED, record, self._line(context.item, context.attempt, payload, record, saved))
 
     def _too_low(self, record: Mapping[str, Any]) -> str | None:
         score, minimum = score_of(record), self._options.min_score

@@ -22,7 +22,7 @@ from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.lines.entry import local_time
 from manyhands.workloads.trajectories.prepared import Prepared
 from manyhands.workloads.trajectories.records import GRADE, NO_REASONING
-from manyhands.workloads.trajectories.results.kept_samples import NOT_BEST, BatchResults
+from manyhands.workloads.trajectories.results.kept_samples import NOT_BEST, BatchResults, Render
 from manyhands.workloads.trajectories.results.statistics import Statistics
 
 TRAJECTORIES = "trajectories.jsonl"
@@ -82,9 +82,12 @@ class Checkpoint(TypedDict):
     """Local time, ISO 8601."""
 
 
-def write_exports(reader: RunReader, prepared: Prepared, run_name: str) -> None:
-    """Write all of ``EXPORTS``. Raises StorageError if one can't be written; the old one is then still there."""
-    results = BatchResults(reader, prepared, run_name)
+def write_exports(reader: RunReader, prepared: Prepared, run_name: str, render: Render) -> None:
+    """Write all of ``EXPORTS``. ``render``: makes a line from the journal, for runs without batch files.
+
+    Raises StorageError if one can't be written; the old one is then still there.
+    """
+    results = BatchResults(reader, prepared, run_name, render)
     for name, write in EXPORTS.items():
         with written_aside(reader.folder / name) as handle:
             write(handle, results)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import IO
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads, unbroken
-from manyhands.core.outcomes import ItemState
-from manyhands.engine.contract import ItemRow, RunReader
+from manyhands.core.outcomes import ItemState, OutputLine
+from manyhands.engine.contract import FinishedItem, ItemRow, RecordedStep, RunReader
 from manyhands.export.sharegpt_reading import ESCAPED_TAGS
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.original import batch_files
@@ -32,11 +32,16 @@ _NUMBER = re.compile(rb"\d+")
 _BLOCK = 1 << 18
 
 
+Render = Callable[[FinishedItem, Sequence[RecordedStep]], OutputLine | None]
+"""Makes an item's line from the journal."""
+
+
 class BatchResults:
     """The items of a batch, and its lines, for the writers of ``exports.EXPORTS``. Figures are added up on the way."""
 
-    def __init__(self, reader: RunReader, prepared: Prepared, run_name: str) -> None:
+    def __init__(self, reader: RunReader, prepared: Prepared, run_name: str, render: Render) -> None:
         self.reader, self.prepared, self.run_name = reader, prepared, run_name
+        self._render = render
         self._begin()
 
     def _begin(self) -> None:
@@ -63,9 +68,26 @@ class BatchResults:
         file that can't be used."""
         self.tags = TagStatistics()
         samples = self.prepared.options.samples
-        for text in kept_lines(self.reader.folder, samples, self.removed.keys, self.best):
+        if self.prepared.options.batch_files:
+            lines = kept_lines(self.reader.folder, samples, self.removed.keys, self.best)
+        else:
+            lines = self._rendered()
+        for text in lines:
             self.tags.add(text)
             yield text
+
+    def _rendered(self) -> Iterator[bytes]:
+        """The same lines from the journal alone."""
+        for row in self.reader.items():
+            if row.state is not ItemState.COMPLETED or row.left_input:
+                continue
+            payload = PromptItem.of(row.item)
+            if not self.best.has(payload.prompt_index, payload.sample):
+                continue
+            line = self._render(row.finished(), self.reader.steps(row.number, row.attempt))
+            if line is not None:
+                text = line[1] if isinstance(line[1], bytes) else line[1].encode("utf-8", "replace")
+                yield unbroken(text + b"\n")
 
 
 def kept_lines(
