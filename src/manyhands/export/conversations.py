@@ -183,6 +183,15 @@ class Conversation:
         """Those of the turns."""
         return [turn.message for turn in self.turns]
 
+    def texts(self) -> Json:
+        """All of it that somebody wrote, but for the tools."""
+        return [
+            *(self.key, self.label, self.name, self.agent, self.model, self.ephemeral, self.reason, self.stop_reason),
+            *(list(self.prefill), list(self.scores), dict(self.source), self.result),
+            [turn.message for turn in self.turns],
+            [other.texts() for other in self.others],
+        ]
+
     @property
     def truncated(self) -> bool:
         """Whether it was broken off before the agent had answered."""
@@ -209,6 +218,7 @@ class ConversationSource:
         self.spec: Any = reader.meta("spec")
         """As it is recorded: other versions may have made it."""
         self.run_id = str(reader.meta("run_id"))
+        self.workload = str(reader.meta("workload"))
 
     def conversations(self, row: ItemRow, steps: Sequence[RecordedStep], usage: Usage) -> Iterator[Conversation]:
         """Those of one item, its agent's first. ``steps``: of its latest attempt, in order of recording; ``usage``: of all its steps."""
@@ -219,7 +229,7 @@ class ConversationSource:
         return Conversation(
             run=self.reader.folder.name,
             run_id=self.run_id,
-            workload=str(self.reader.meta("workload")),
+            workload=self.workload,
             item=row.number,
             key=row.key,
             attempt=row.attempt,
@@ -349,7 +359,12 @@ def source_of(reader: JournalReader) -> ConversationSource | None:
 
 def conversations_of(source: ConversationSource, rows: Sequence[ItemRow]) -> Iterator[Conversation]:
     """The conversations of a page of items, whose steps are read by one query."""
-    numbers = [row.number for row in rows]
-    steps, usage = source.reader.steps_of_items(numbers), source.reader.usage_of_items(numbers)
+    steps = source.reader.steps_of_items([row.number for row in rows])
+    again = source.reader.usage_of_items([row.number for row in rows if row.attempt > 1])
     for row in rows:
-        yield from source.conversations(row, steps[row.number], usage[row.number])
+        usage = again[row.number] if row.number in again else _used(steps[row.number])
+        yield from source.conversations(row, steps[row.number], usage)
+
+
+def _used(steps: Iterable[RecordedStep]) -> Usage:
+    return sum((Usage.from_json(dict(step.usage)) for step in steps if step.usage), ZERO)

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from manyhands.core.digests import content_key
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json, pretty
+from manyhands.core.jsonio import Json, dumps, pretty
 from manyhands.core.messages import Message, text_of
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.reader import JournalReader
@@ -45,7 +45,7 @@ from manyhands.export.files import (
 )
 from manyhands.export.format import Format, Losses, Unfit, load_format
 from manyhands.export.repetition import Repetitions
-from manyhands.export.secrets import SecretFound, find_secret, without_secrets
+from manyhands.export.secrets import SecretFound, find_secret, may_hold_secret, without_secrets
 from manyhands.export.settings import ExportSettings
 from manyhands.export.tokens import ConversationTokens
 from manyhands.io.files import written_aside
@@ -186,6 +186,7 @@ class _Export:
         self._lengths = array("L")
         self._states = frozenset(settings.states or ("completed",))
         self._progress = progress
+        self._tools_seen: dict[int, tuple[Sequence[Mapping[str, Any]], bool]] = {}
         self._all = sum(sum(run.reader.counts().values()) for run in runs)
 
     def run(self, output: Path | None, stream: BinaryIO | None) -> Report:
@@ -458,12 +459,12 @@ class _Export:
         return conversation
 
     def _without_secrets(self, conversation: Conversation, report: Report) -> Conversation:
-        if self._settings.keep_secrets:
+        if self._settings.keep_secrets or not self._may_hold_secret(conversation):
             return conversation
         value = conversation.to_json()
         if self._settings.redact:
             clean = without_secrets(value)
-            if clean is value:
+            if clean == value:
                 return conversation
             report.redacted += 1
             return Conversation.from_json(clean)
@@ -474,6 +475,19 @@ class _Export:
                 "--keep_secrets exports them"
             )
         return conversation
+
+    def _may_hold_secret(self, conversation: Conversation) -> bool:
+        """The quick look, for which tools that many conversations share are looked through once."""
+        tools = self._tools_seen.get(id(conversation.tools))
+        if tools is None:  # kept, so that no other list gets its id
+            found = may_hold_secret(dumps(list(conversation.tools)))
+            tools = self._tools_seen[id(conversation.tools)] = (conversation.tools, found)
+            if len(self._tools_seen) > _TOOLS_SEEN:
+                del self._tools_seen[next(iter(self._tools_seen))]
+        return tools[1] or may_hold_secret(dumps(conversation.texts()))
+
+
+_TOOLS_SEEN = 100
 
 
 def _with_ephemeral(turns: Sequence[Turn], conversation: Conversation) -> list[Turn]:

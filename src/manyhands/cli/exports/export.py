@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO, TextIO
 
 from manyhands.cli.console import announced, notice, out
 from manyhands.cli.options import UsageError, help_text, make, parse
@@ -42,11 +44,28 @@ def run(argv: list[str]) -> int:
         raise UsageError(f"a run is named twice (see {PROGRAM} --help)")
     if settings.output == STANDARD_OUTPUT:
         sys.stdout.flush()
-        report = export(folders, settings, stream=raw_stream(sys.stdout).buffer)
+        report = export(folders, settings, stream=_binary(raw_stream(sys.stdout)))
     else:
         report = export(folders, settings, None if settings.output is None else expand_home(settings.output))
     _print(report)
     return 0
+
+
+class _Text(BytesIO):
+    """For a standard output that takes text alone, as one that is captured."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def flush(self) -> None:
+        self._stream.write(self.getvalue().decode())
+        self.seek(0)
+        self.truncate()
+
+
+def _binary(stream: TextIO) -> BinaryIO:
+    return stream.buffer if hasattr(stream, "buffer") else _Text(stream)
 
 
 def _joined(words: list[str]) -> list[str]:
