@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.csv_jobs.jobs import jobs
 from benchmarks.evals.evals import evals
+from benchmarks.exports import exports
 from benchmarks.journal import journal
 from benchmarks.limit.growth import growth
 from benchmarks.limit.programs import programs
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "startup": startup,
     "resume": resume,
     "journal": journal,
+    "exports": exports,
     "sandbox": sandbox,
     "jobs": jobs,
     "evals": evals,

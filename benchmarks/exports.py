@@ -10,32 +10,48 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from manyhands.cli.main import main
-from manyhands.core.text import counted
+from benchmarks.rows import Row
+from benchmarks.startup import program
 from manyhands.engine.journal.reader import JOURNAL
 
-FORMATS = ("jsonl", "openai", "messages", "sharegpt", "atif", "parquet")
+FORMATS = ("jsonl", "messages", "sharegpt", "atif", "parquet")
 _BASE = 50
+_LARGEST = int(os.environ.get("MANYHANDS_BENCH_LARGEST", "100000"))
+"""Items of the run that is exported."""
 
 
-def run(items: int = 20_000, formats: tuple[str, ...] = FORMATS) -> None:
-    """Print conversations a second, and the peak memory, for each format."""
-    with tempfile.TemporaryDirectory() as folder:
-        run_folder = _made(Path(folder), items)
-        print(f"{counted(items, 'conversation')}, {(run_folder / JOURNAL).stat().st_size / 1e6:,.0f} MB of journal")
-        print(f"{'format':<12}{'conversations/s':>16}{'CPU µs each':>14}{'peak MB':>10}{'MB written':>12}")
-        for name in formats:
-            figures = _measured(run_folder, name, Path(folder) / name)
-            print(
-                f"{name:<12}{items / figures['seconds']:>16,.0f}{1e6 * figures['cpu'] / items:>14,.0f}"
-                f"{figures['memory'] / 1e6:>10,.0f}{figures['written'] / 1e6:>12,.0f}"
+def exports(quick: bool) -> Iterator[Row]:
+    """Conversations a second and peak memory, for each format. Those exported have two or three model calls and as many tool calls."""
+    items = 5_000 if quick else _LARGEST
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        run_folder = _made(folder, items)
+        for each in FORMATS:
+            used = _measured(run_folder, each, folder / each)
+            note = (
+                f"{items:,} conversations, {used.written / 1e6:,.0f} MB, {1e6 * used.cpu / items:,.0f} µs of CPU each"
             )
+            bound = 5000.0 if each == "jsonl" else None
+            yield Row(f"export: {each}", items / used.seconds, "/s", at_least=bound, note=note)
+            yield Row(f"export: {each}, memory", used.memory / 1e6, "MB", at_most=300.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    seconds: float
+    cpu: float
+    """Seconds of processor time."""
+    memory: int
+    """Bytes at the peak."""
+    written: int
+    """Bytes."""
 
 
 def _made(folder: Path, items: int) -> Path:
@@ -43,8 +59,7 @@ def _made(folder: Path, items: int) -> Path:
     dataset.write_text("".join(json.dumps({"prompt": f"Say number {number}."}) + "\n" for number in range(_BASE)))
     words = ["batch", f"--dataset_file={dataset}", "--batch_size=50", "--run_name=r", f"--data_dir={folder}"]
     more = ["--model=simulated", "--distribution=terminal_only", "--sandbox=local", "--executor=local", "--quiet"]
-    if main([*words, *more, "--concurrency=8"]):
-        raise SystemExit("the batch failed")
+    subprocess.run([*program(), *words, *more, "--concurrency=8"], check=True, capture_output=True)
     _multiply(folder / "r" / JOURNAL, items)
     return folder / "r"
 
@@ -64,25 +79,22 @@ def _multiply(journal: Path, items: int) -> None:
                 (offset, _BASE),
             )
             database.execute(
-                f"INSERT INTO steps (item, {columns}) SELECT item + ?1, {columns} FROM steps WHERE item <= ?2", (offset, _BASE)
+                f"INSERT INTO steps (item, {columns}) SELECT item + ?1, {columns} FROM steps WHERE item <= ?2",
+                (offset, _BASE),
             )
         database.execute("UPDATE totals SET items = ? WHERE state = 'completed'", (items,))
         database.commit()
 
 
-def _measured(run_folder: Path, name: str, output: Path) -> dict[str, float]:
-    words = [sys.executable, "-m", "manyhands", "export", str(run_folder), f"--to={name}", f"--output={output}"]
+def _measured(run_folder: Path, name: str, output: Path) -> _Used:
     began = time.perf_counter()
+    words = [*program(), "export", str(run_folder), f"--to={name}", f"--output={output}"]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     if status:
-        raise SystemExit(f"the export to {name} failed")
-    return {
-        "seconds": time.perf_counter() - began,
-        "cpu": used.ru_utime + used.ru_stime,
-        "memory": used.ru_maxrss * 1024,
-        "written": _size(output),
-    }
+        raise RuntimeError(f"the export to {name} failed")
+    seconds = time.perf_counter() - began
+    return _Used(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, _size(output))
 
 
 def _size(path: Path) -> int:
