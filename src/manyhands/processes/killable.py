@@ -33,7 +33,7 @@ _GRACE = 30.0
 """Seconds beyond its limit after which a helper that did not end by itself is killed. Imports, which come first, are not in the limit."""
 _MAX_MEMORY = 4 << 30
 """Bytes of address space of a helper."""
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME")
+HELPER_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME")
 """What a helper has of this process's environment: no keys."""
 
 
@@ -57,7 +57,7 @@ class _Helper:
     """A helper process, used by one thread."""
 
     def __init__(self) -> None:
-        environ = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        environ = {name: os.environ[name] for name in HELPER_ENVIRONMENT if name in os.environ}
         try:
             self._process = subprocess.Popen(
                 python_command(__name__),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.core.jsonio import Json, dumps
 from manyhands.processes.interpreters import PYTHONPATH, module_path, python_command
+from manyhands.processes.killable import HELPER_ENVIRONMENT
 
 if TYPE_CHECKING:
     from jinja2.sandbox import SandboxedEnvironment
@@ -90,12 +91,13 @@ class TemplateProcess:
 
 
 def _started() -> subprocess.Popen[bytes]:
+    environ = {name: os.environ[name] for name in HELPER_ENVIRONMENT if name in os.environ}
     process = subprocess.Popen(
         python_command(_MODULE),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, PYTHONPATH: module_path()},
+        env={**environ, PYTHONPATH: module_path()},
         start_new_session=True,
     )
     assert process.stdin is not None

@@ -8,6 +8,7 @@ that it stands for. Functions in it stay behind: a target and graders are data h
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,13 @@ from manyhands.io.locations import Location, Source
 SCRIPT_ENDINGS = (".ts", ".mts", ".js", ".mjs")
 SECONDS = 60.0
 """The time limit of such a program."""
+_LIMITED = ("timeout", "--signal=KILL", f"{SECONDS:g}")
+"""Limits the time of a command, also if this process is killed meanwhile (coreutils)."""
+_TIMED_OUT = 128 + signal.SIGKILL
+"""What ``timeout`` ends with when it has killed what it ran."""
 _MAX_BYTES = 64 << 20
+_KEPT = 1 << 16
+_PAUSE = 0.1
 _LAST = 500
 """Characters of what it wrote on standard error that a message shows."""
 _PROGRAM = """
@@ -71,20 +78,22 @@ def _runner(path: Path, location: Location) -> list[str]:
     node = shutil.which("node")
     if node is None:
         raise location.error("is a program for bun or node, and neither is on the path")
-    typed = path.suffix in (".ts", ".mts")
-    if typed and subprocess.run([node, "-p", "process.features.typescript"], capture_output=True).stdout.strip() in (
-        b"false",
-        b"undefined",
-    ):
+    if path.suffix in (".ts", ".mts") and not _reads_typescript(node):
         raise location.error(
             "is TypeScript, for which bun is needed on the path, or a node that reads it (22.18 or newer)"
         )
     return [node, "--input-type=module", "-e", _PROGRAM, "--"]
 
 
+def _reads_typescript(node: str) -> bool:
+    asked = [*_LIMITED, node, "-p", "process.features.typescript"]
+    found = subprocess.run(asked, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    return found.returncode == 0 and found.stdout.strip() not in (b"false", b"undefined")
+
+
 def _run(words: list[str], folder: Path, location: Location) -> None:
     process = subprocess.Popen(
-        words,
+        [*_LIMITED, *words],
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -92,13 +101,30 @@ def _run(words: list[str], folder: Path, location: Location) -> None:
         start_new_session=True,
     )
     try:
-        _, errors = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        raise location.error(f"took more than {SECONDS:g} s to export") from None
+        errors = _ending(process)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    if process.returncode in (_TIMED_OUT, -signal.SIGKILL):
+        raise location.error(f"took more than {SECONDS:g} s to export")
     if process.returncode != 0:
         said = " ".join(decode(errors).split())
-        raise location.error(f"ended with exit code {process.returncode}: {said[:_LAST]}")
+        raise location.error(f"ended with exit code {process.returncode}: {said[-_LAST:]}")
+
+
+def _ending(process: subprocess.Popen[bytes]) -> bytes:
+    """The end of what a program writes on standard error until it ends: the rest is read, and not kept."""
+    kept = b""
+    assert process.stderr is not None
+    with process.stderr as stream:
+        while True:
+            if select.select([stream], [], [], _PAUSE)[0]:
+                chunk = os.read(stream.fileno(), 1 << 16)
+                kept = (kept + chunk)[-_KEPT:]
+                if not chunk:
+                    break
+            elif process.poll() is not None:  # what it left behind holds the pipe
+                break
+    process.wait()
+    return kept
