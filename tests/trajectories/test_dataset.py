@@ -514,3 +514,44 @@ def test_splits_are_chosen_by_name(tmp_path: Path) -> None:
         read_rows(tmp_path / "one", split="test")
     with pytest.raises(UserError, match="--split is for a Hugging Face dataset folder, and this is a file"):
         read_rows(write(tmp_path, jsonl([{"prompt": "x"}])), split="test")
+
+
+def repository(folder: Path) -> Path:
+    """A folder laid out as a dataset repository, with a card."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n# Questions\n")
+    datasets.Dataset.from_list(ROWS[:2]).to_parquet(str(folder / "data/train-00000-of-00002.parquet"))
+    more = [{**row, "id": None, "prompt": f"{row['prompt']}!"} for row in ROWS[:2]]
+    datasets.Dataset.from_list(more).to_parquet(str(folder / "data/train-00001-of-00002.parquet"))
+    datasets.Dataset.from_list([{**ROWS[0], "prompt": "held out"}]).to_parquet(
+        str(folder / "data/test-00000-of-00001.parquet")
+    )
+    return folder
+
+
+def test_a_dataset_repository_is_read_by_splits(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "hub")
+    assert [row.prompt for row in good(folder)] == ["one", "zwei ü", "one!", "zwei ü!"]
+    assert [row.prompt for row in read_rows(folder, split="test") if isinstance(row, Row)] == ["held out"]
+    with pytest.raises(UserError, match=r"no split called 'tset'; did you mean test"):
+        scan(folder, split="tset")
+
+
+def test_configurations_of_a_repository_are_named(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "hub")
+    card = "---\nconfigs:\n- {config_name: a, data_files: data/train-*}\n- {config_name: b, data_files: data/test-*}\n---\n"
+    (folder / "README.md").write_text(card)
+    with pytest.raises(UserError, match=r"configurations a, b; name one with --split=CONFIGURATION/SPLIT"):
+        scan(folder)
+    assert [row.prompt for row in read_rows(folder, split="b/train") if isinstance(row, Row)] == ["held out"]
+
+
+def test_a_broken_repository_is_one_line(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "hub")
+    (folder / "data/train-00001-of-00002.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(UserError, match=r"not a readable Hugging Face dataset"):
+        scan(folder)
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none/notes.md").write_text("x")
+    with pytest.raises(UserError, match=r"nor one with data files"):
+        scan(tmp_path / "none")

@@ -12,7 +12,7 @@ that are no numbers as null.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from itertools import count, islice
@@ -35,6 +35,7 @@ from manyhands.io.tables.base import (
     reading,
 )
 
+_DATA_FILES = frozenset((".parquet", ".jsonl", ".json", ".csv", ".tsv", ".arrow", ".gz", ".zst"))
 DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 """Digits behind the point of a second, by Arrow's unit."""
 
@@ -206,14 +207,63 @@ def check_parquet(path: Path) -> None:
 
 
 def dataset_batches(path: Path, split: str | None = None) -> Callable[[], Iterator[Record]]:
-    """What reads the rows of a folder that Hugging Face's ``save_to_disk`` wrote: those of the named split, or without one of its only
-    split, or the one called "train". Raises UserError if it is none, or has no such split."""
+    """What reads the rows of a Hugging Face dataset in a folder: one that ``save_to_disk`` wrote, or one as dataset repositories are laid
+    out (data files, by split, with or without a card). Those of the named split, or without one of its only split, or of the one called
+    "train"; ``CONFIGURATION/SPLIT`` where a repository has several configurations. Raises UserError if it is none, or has no such split."""
     if not any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
-        raise UserError(f"the dataset is a folder, but not a Hugging Face dataset written by save_to_disk: {path}")
+        return _repository_rows(path, split)
     loaded = saved_dataset(path)
     splits = loaded if isinstance(loaded, dict) else {str(loaded.split): loaded}
     table = _choose_split(path, splits, split)
     return lambda: _records(table.with_format("arrow").iter(batch_size=_BATCH))
+
+
+def _repository_rows(path: Path, split: str | None) -> Callable[[], Iterator[Record]]:
+    """The rows of a folder laid out as a dataset repository, streamed: nothing is copied into a cache."""
+    if not any(each.suffix in _DATA_FILES for each in path.rglob("*")):
+        raise UserError(
+            f"the dataset is a folder, but not a Hugging Face dataset: neither written by save_to_disk nor one with data files: {path}"
+        )
+    try:
+        import datasets
+    except ImportError:
+        raise missing_extra(path, "a Hugging Face dataset") from None
+    configuration, _, name = (split or "").rpartition("/")
+    with _read_by_datasets(path):
+        configurations = datasets.get_dataset_config_names(str(path))
+        if configuration not in ("", *configurations) or (not configuration and len(configurations) > 1):
+            raise UserError(
+                f"{path}: the dataset has the configurations {', '.join(configurations)}; name one with --split=CONFIGURATION/SPLIT"
+            )
+        loaded = datasets.load_dataset(str(path), configuration or configurations[0], streaming=True)
+    table = _choose_split(path, loaded, name or None)
+    if "Json(" in repr(table.features):  # Arrow would give the text of these
+        return lambda: _guarded_rows(path, enumerate(table, 1))
+    return lambda: _guarded_records(path, table)
+
+
+def _guarded_rows(path: Path, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Record]:
+    with _read_by_datasets(path):
+        for number, row in rows:
+            yield Record(number, {name: _json(value) for name, value in row.items()})
+
+
+def _guarded_records(path: Path, table: Any) -> Iterator[Record]:
+    with _read_by_datasets(path):
+        yield from _records(table.with_format("arrow").iter(batch_size=_BATCH))
+
+
+@contextmanager
+def _read_by_datasets(path: Path) -> Iterator[None]:
+    """Whatever the library finds wrong with the files is said in one line."""
+    from datasets.exceptions import DatasetsError
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (DatasetsError, ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        cause = error.__cause__ or error
+        raise UserError(f"{path}: not a readable Hugging Face dataset: {first_line(cause)}") from error
 
 
 def saved_dataset(path: Path) -> Any:
