@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
 from textwrap import dedent
 from types import NoneType, UnionType
@@ -30,6 +31,8 @@ from typing import (
     is_typeddict,
 )
 
+from manyhands.export.conversations import Conversation
+from manyhands.export.exporting import ExportSummary
 from manyhands.runs.ledger import Summary
 from manyhands.runs.summaries import ItemSummary, RunStatus
 from manyhands.tools.toolsets import KNOWN_TOOLS
@@ -81,6 +84,8 @@ def _schema(kind: Any, definitions: dict[str, Schema]) -> Schema:
         return {"type": "object", "additionalProperties": _schema(parts[1], definitions)}
     if kind is Any:
         return {}
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return {"enum": [each.value for each in kind]}
     raise TypeError(f"no schema is known for {kind}")
 
 
@@ -170,6 +175,8 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
     "evals/eval_summary": lambda: schema_of_type(EvalSummary),
     "memory/result": lambda: schema_of_type(ResultContent),
     "memory/runstats": lambda: schema_of_type(RunStats),
+    "exports/conversation": lambda: schema_of_type(Conversation),
+    "exports/summary": lambda: schema_of_type(ExportSummary),
 }
 """The schemas by their names: ``docs/schemas/NAME.schema.json``."""
 

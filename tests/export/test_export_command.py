@@ -13,6 +13,7 @@ import pytest
 
 from manyhands.export.files import SUMMARY
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.docs.test_schemas import problems
 from tests.support.batches import BatchFolder, Ran, ServerThread, prompt_of, read_lines, run_command
 from tests.support.commands import Command
 
@@ -121,6 +122,13 @@ def test_the_figures_are_the_ledgers(mixed: BatchFolder) -> None:
     for each in found:
         own = [turn["call"]["usage"]["input_tokens"] for turn in each["turns"] if turn["call"]]
         assert sum(own) == each["usage"]["input_tokens"]
+
+
+def test_records_and_summaries_fit_their_schemas(mixed: BatchFolder) -> None:
+    for each in records(mixed, "--states=completed,discarded", "--keep=truncated"):
+        assert problems("exports/conversation", each) == []
+    summary = json.loads((mixed.path / f"o.jsonl.{SUMMARY}").read_text())
+    assert problems("exports/summary", summary) == []
 
 
 def test_items_are_selected_as_in_other_commands(mixed: BatchFolder) -> None:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypedDict, cast
 
 from manyhands.core.digests import content_key
 from manyhands.core.errors import UserError
@@ -86,9 +86,9 @@ class Report:
     splits: dict[str, int] = field(default_factory=dict)
     """Rows, by split."""
     files: list[str] = field(default_factory=list)
-    tokens: dict[str, Any] | None = None
+    tokens: TokenSummary | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ExportSummary:
         """The summary beside the output: it holds no time, so that the same input gives the same bytes."""
         return {
             "format": self.format,
@@ -105,6 +105,48 @@ class Report:
             "simulated_conversations": self.simulated,
             "tokens": self.tokens,
         }
+
+
+class TokenSummary(TypedDict):
+    """The tokens of exported conversations."""
+
+    tokenizer: str
+    with_chat_template: bool
+    """Whether the tokenizer's chat template wrote what was counted."""
+    total: int
+    median: int
+    p95: int
+    """What 95 % have at most."""
+    longest: int
+
+
+class ExportSummary(TypedDict):
+    """What an export came to, as ``export_summary.json`` has it."""
+
+    format: str
+    runs: list[str]
+    """The names of the runs' folders."""
+    items: int
+    """Of all runs, in whatever state."""
+    exported_items: int
+    """Of which at least one conversation was written."""
+    left_out_items: dict[str, int]
+    """Whole items, by reason."""
+    conversations: int
+    """Of the items that were not left out as a whole."""
+    left_out_conversations: dict[str, int]
+    """By reason."""
+    rows: int
+    rows_by_split: dict[str, int]
+    """Empty if there are no splits."""
+    not_held_by_format: dict[str, int]
+    """What the format has no place for."""
+    redacted_conversations: int
+    """In which secrets were replaced."""
+    simulated_conversations: int
+    """That a simulated model took part in."""
+    tokens: TokenSummary | None
+    """Null without a tokenizer."""
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
