@@ -26,6 +26,7 @@ NAVIGATION = {
         "docs/reference/grader-keys",
         "docs/reference/eval-results",
     ],
+    "Exports": ["docs/exports"],
     "Memory benchmark": ["docs/memory", "docs/memory-datasets"],
     "Reference": [
         "docs/command-line",

@@ -29,6 +29,8 @@ from manyhands.cli.simulate import SimulateSettings
 from manyhands.core import failures
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.settings import Settings
+from manyhands.export.format import Format, formats, load_format
+from manyhands.export.settings import ExportSettings
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.models.hosts import HOSTS, NOT_SENT
 from manyhands.models.openai.request import LIMIT_FIELDS
@@ -290,6 +292,20 @@ def _about(field: Field) -> str:
     return field.about
 
 
+def export_options() -> str:
+    return _options(ExportSettings, fixed=False, without=("runs",))
+
+
+def export_formats() -> str:
+    kinds = [load_format(name) for name in formats()]
+    rows = ([f"`{kind.name}`", kind.about, _file_of(kind), f"`{kind.reasoning}`"] for kind in kinds)
+    return table(["`--to`", "for", "written", "reasoning"], rows)
+
+
+def _file_of(kind: type[Format]) -> str:
+    return "a folder" if kind.in_folder else f"`{kind.suffix}`"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "eval-options": eval_options,
     "eval-keys": _EVALS.keys,
@@ -308,6 +324,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "job-tools": job_tools,
     "commands": commands,
     "jobs-commands": jobs_commands,
+    "export-options": export_options,
+    "export-formats": export_formats,
     "failures": failure_table,
     "key-variables": key_variables,
     "hosts": hosts,
