@@ -425,3 +425,15 @@ def test_a_cut_off_answer_is_one_answer(tmp_path: Path) -> None:
 def test_the_last_answer_alone_is_trained_on(mixed: BatchFolder) -> None:
     found = records(mixed, "--train_on=last")
     assert [turn["train"] for turn in found[0]["turns"]] == [False, False, False, False, True]
+
+
+def test_answers_with_failed_calls_are_not_trained_on(tmp_path: Path) -> None:
+    def failing(request: RecordedRequest) -> Reply:
+        if request.body["messages"][-1]["role"] == "tool":
+            return chat_response("Done.", reasoning="Hm.")
+        call = {**CALL, "function": {"name": "read_file", "arguments": '{"path": "none"}'}}
+        return chat_response("I look.", reasoning="Let me see.", tool_calls=[call])
+
+    folder = made(tmp_path, ["one"], handler=failing)
+    (found,) = records(folder, "--train_on=succeeded")
+    assert [turn["train"] for turn in found["turns"]] == [False, False, False, False, True]

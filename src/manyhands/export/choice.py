@@ -8,11 +8,14 @@ from itertools import groupby
 from typing import NamedTuple
 
 _TABLE = """CREATE TABLE entries (
-    number INTEGER PRIMARY KEY, run INTEGER, item INTEGER, prompt TEXT, score REAL, said TEXT
+    number INTEGER PRIMARY KEY, run INTEGER, item INTEGER, prompt TEXT, score REAL, said TEXT, chosen INTEGER
 )"""
 _BY_PROMPT = """SELECT run, item, entries.prompt, score, said FROM entries
 JOIN (SELECT prompt, min(number) AS first FROM entries GROUP BY prompt) AS firsts ON firsts.prompt = entries.prompt
 ORDER BY firsts.first, number"""
+_BEST = """UPDATE entries SET chosen = ranked.place <= ? FROM (
+    SELECT number AS which, row_number() OVER (PARTITION BY prompt ORDER BY coalesce(score, -1) DESC, number) AS place FROM entries
+) AS ranked WHERE ranked.which = entries.number"""
 
 
 class Entry(NamedTuple):
@@ -41,16 +44,15 @@ class Choice:
     def close(self) -> None:
         self._database.close()
 
-    def best(self, number: int) -> set[tuple[int, int]]:
-        """Of each prompt the conversations with the highest scores, as (run, item); of equal ones the earlier. Those without a score come
-        last."""
-        return {
-            (entry.run, entry.item)
-            for entries in self._by_prompt()
-            for entry in sorted(entries, key=lambda entry: -1.0 if entry.score is None else entry.score, reverse=True)[
-                :number
-            ]
-        }
+    def choose_best(self, number: int) -> None:
+        """Of each prompt the conversations with the highest scores; of equal ones the earlier. Those without a score come last."""
+        self._database.execute(_BEST, (number,))
+        self._database.execute("CREATE INDEX by_item ON entries (run, item)")
+
+    def is_chosen(self, run: int, item: int) -> bool:
+        """Whether a conversation is one of those that were chosen."""
+        found = self._database.execute("SELECT max(chosen) FROM entries WHERE run = ? AND item = ?", (run, item))
+        return bool(found.fetchone()[0])
 
     def pairs(self, *, every: bool, min_gap: float) -> Iterator[tuple[Entry, Entry]]:
         """Pairs of one prompt, the better first: the best against the worst, or every two. Neither equal scores nor equal words make

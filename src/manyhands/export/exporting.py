@@ -301,21 +301,23 @@ class _Export:
         if self._format.takes == "pairs":
             self._write_pairs(write)
             return
-        chosen = None
-        if self._settings.best_of is not None:
-            with closing(self._indexed()) as choice:
-                chosen = choice.best(self._settings.best_of)
-        exported: set[tuple[int, int]] = set()
-        items = 0
-        with closing(Repetitions.of(self._settings.dedup, self._settings.near_threshold)) as repetitions:
+        items, exported = 0, set[tuple[int, int]]()
+        with ExitStack() as stack:
+            choice = None
+            if self._settings.best_of is not None:
+                choice = stack.enter_context(closing(self._indexed()))
+                choice.choose_best(self._settings.best_of)
+            repetitions = stack.enter_context(
+                closing(Repetitions.of(self._settings.dedup, self._settings.near_threshold))
+            )
             for run, conversation in self._conversations(self._report):
-                if chosen is not None and not conversation.name and (run, conversation.item) not in chosen:
-                    self._report.left_out["not among the best of their prompt"] += 1
-                    continue
-                if (repeated := repetitions.seen(conversation)) is not None:
-                    self._report.left_out[repeated] += 1
-                    continue
-                if not self._measured(conversation):
+                reason = self._misfit(conversation)
+                if reason is None and choice is not None and not choice.is_chosen(run, conversation.item):
+                    reason = "not among the best of their prompt"
+                if reason is None:
+                    reason = repetitions.seen(conversation)
+                if reason is not None:
+                    self._report.left_out[reason] += 1
                     continue
                 items += self._write_one(conversation, write) and self._first(exported, run, conversation.item)
         self._report.exported_items = items
@@ -340,24 +342,22 @@ class _Export:
         return True
 
     def _count(self, conversation: Conversation) -> None:
+        if conversation.tokens is not None:
+            self._lengths.append(conversation.tokens)
         self._report.simulated += conversation.simulated
         self._report.tools_changed += conversation.tools_changed
 
-    def _measured(self, conversation: Conversation) -> bool:
-        """Whether a conversation has the wanted length."""
+    def _misfit(self, conversation: Conversation) -> str | None:
+        """Why a conversation has not the wanted length, which is noted in it; None if it has."""
         if self._tokens is None:
-            return True
-        tokens = self._tokens.count(conversation)
+            return None
+        tokens = conversation.tokens = self._tokens.count(conversation)
         maximum, minimum = self._settings.max_length, self._settings.min_length
         if maximum is not None and tokens > maximum:
-            self._report.left_out[f"longer than {maximum:,} tokens"] += 1
-            return False
+            return f"longer than {maximum:,} tokens"
         if minimum is not None and tokens < minimum:
-            self._report.left_out[f"shorter than {minimum:,} tokens"] += 1
-            return False
-        conversation.tokens = tokens
-        self._lengths.append(tokens)
-        return True
+            return f"shorter than {minimum:,} tokens"
+        return None
 
     def _split(self, prompt_key: str) -> str:
         """The split of a prompt, which depends on nothing else."""
@@ -401,23 +401,28 @@ class _Export:
             Repetitions.of(self._settings.dedup if pairs else "none", self._settings.near_threshold)
         ) as repeated:
             for run, conversation in self._conversations(report):
-                if conversation.name:
-                    report.left_out["of judges or stages, which make no pairs"] += 1
-                    continue
-                if pairs and (reason := repeated.seen(conversation)) is not None:
+                if (
+                    reason := self._unpairable(conversation, repeated) if pairs else self._unranked(conversation)
+                ) is not None:
                     report.left_out[reason] += 1
                     continue
-                if pairs and not self._measured(conversation):
-                    continue
-                if conversation.score is None:
-                    report.left_out["without a score"] += pairs
-                    if pairs:
-                        continue
                 said = content_key(
                     [turn.message.get("content") for turn in conversation.turns if turn.call or turn.train]
                 )
                 choice.add(Entry(run, conversation.item, conversation.prompt_key, conversation.score, said))
         return choice
+
+    def _unranked(self, conversation: Conversation) -> str | None:
+        """Why a conversation is not among those of which the best are chosen."""
+        return "of judges or stages" if conversation.name else self._misfit(conversation)
+
+    def _unpairable(self, conversation: Conversation, repetitions: Repetitions) -> str | None:
+        """Why a conversation can't be in a pair."""
+        if conversation.name:
+            return "of judges or stages, which make no pairs"
+        if conversation.score is None:
+            return "without a score"
+        return repetitions.seen(conversation) or self._misfit(conversation)
 
     def _again(self, entry: Entry) -> Conversation:
         """The conversation that an entry is about."""
@@ -425,8 +430,9 @@ class _Export:
         row = run.reader.item(str(entry.item))
         if row is None:
             raise UserError(f"{run.reader.folder}: item {entry.item} is gone")
-        found = next(conversations_of(run.source, [row]))
-        return self._without_secrets(self._as_kept(found), Report("", "", []))
+        found = self._as_kept(next(conversations_of(run.source, [row])))
+        self._misfit(found)  # notes its length
+        return self._without_secrets(found, Report("", "", []))
 
     # --- Conversations
 
@@ -494,8 +500,8 @@ class _Export:
             turns = without_synthetic(turns)
         if settings.keeps("ephemeral"):
             turns = _with_ephemeral(turns, conversation)
-        if settings.train_on == "last":
-            turns = _last_trained(turns)
+        if settings.train_on != "all":
+            turns = _TRAINED[settings.train_on](turns)
         if turns is not conversation.turns:
             conversation.turns = turns
         return conversation
@@ -547,3 +553,19 @@ def _last_trained(turns: Sequence[Turn]) -> list[Turn]:
     """With the last answer alone to be trained on."""
     last = max((at for at, turn in enumerate(turns) if turn.train), default=-1)
     return [turn if at == last or not turn.train else replace(turn, train=False) for at, turn in enumerate(turns)]
+
+
+def _succeeded_trained(turns: Sequence[Turn]) -> list[Turn]:
+    """Without answers of which a tool call failed."""
+    failed = {turn.message.get("tool_call_id") for turn in turns if turn.message.get("_failed")}
+    return [replace(turn, train=False) if turn.train and _calls(turn) & failed else turn for turn in turns]
+
+
+def _calls(turn: Turn) -> set[str | None]:
+    return {call["id"] for call in turn.message.get("tool_calls") or ()}
+
+
+_TRAINED: Mapping[str, Callable[[Sequence[Turn]], list[Turn]]] = {
+    "last": _last_trained,
+    "succeeded": _succeeded_trained,
+}

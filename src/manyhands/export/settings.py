@@ -142,9 +142,10 @@ class ExportSettings(Settings):
         "Reasoning of the model: kept in the content between think tags, left out, or in a field of its own. Default: the format's.",
         group=SHAPE,
     )
-    train_on: Literal["all", "last"] = setting(
+    train_on: Literal["all", "succeeded", "last"] = setting(
         "all",
-        "Assistant messages that are marked to be trained on: all that were written in the run, or the last one.",
+        "Assistant messages that are marked to be trained on: all that were written in the run, those without a tool call that failed, or "
+        "the last one.",
         group=SHAPE,
     )
     layout: Literal["messages", "prompt_completion"] = setting(
