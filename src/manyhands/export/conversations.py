@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, cast
 
-from manyhands.agents.trajectory import MODEL, folded
+from manyhands.agents.trajectory import MODEL, fold, folded
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, text_of
 from manyhands.core.outcomes import ItemState, StopReason
@@ -267,10 +267,23 @@ def turns_of(steps: Iterable[RecordedStep], scope: str = "", *, head: Sequence[M
 def side_conversations(
     of: Conversation, steps: Sequence[RecordedStep], scopes: Iterable[str] = ("",)
 ) -> list[Conversation]:
-    """The conversations of an attempt that took place in other scopes than its agent's (``scopes``): those of judges, as a rule."""
+    """The conversations of an attempt that took place in other scopes than its agent's (``scopes``): those of judges, as a rule. A scope
+    in which somebody was asked from the beginning again has as many."""
     own = set(scopes)
     others = dict.fromkeys(step.scope for step in steps if step.kind == MODEL and step.scope not in own)
-    return [_side(of, steps, scope) for scope in others]
+    return [_side(of, each, scope) for scope in others for each in _begun_anew(steps, scope)]
+
+
+def _begun_anew(steps: Sequence[RecordedStep], scope: str) -> list[list[RecordedStep]]:
+    """The steps of each of the conversations that a scope holds. The first request of one holds all messages that were sent."""
+    calls = sorted((step for step in steps if step.kind == MODEL and step.scope == scope), key=lambda step: step.seq)
+    others = [step for step in steps if step.kind != MODEL]
+    found: list[list[RecordedStep]] = []
+    for step in calls:
+        if not found or step.request.get("count") == len(step.request["added"]):
+            found.append([*others])
+        found[-1].append(step)
+    return found
 
 
 def _side(of: Conversation, steps: Sequence[RecordedStep], scope: str) -> Conversation:
@@ -282,6 +295,9 @@ def _side(of: Conversation, steps: Sequence[RecordedStep], scope: str) -> Conver
         turns=turns,
         tools=(),
         parallel_tool_calls=None,
+        ephemeral=None,
+        prefill=(),
+        tools_changed=False,
         model=models[0] if models else None,
         agent=None,
         stop_reason=StopReason.ANSWERED.value,
@@ -293,6 +309,23 @@ def _side(of: Conversation, steps: Sequence[RecordedStep], scope: str) -> Conver
         result=None,
         others=(),
     )
+
+
+def stop_reason_of(steps: Iterable[RecordedStep], scope: str = "") -> str | None:
+    """Why the built-in agent ended the conversation that it had in a scope of an attempt, as its last model call says; None if there was
+    none, or it has calls without a result. Good for conversations that came to an end, and were not interrupted."""
+    steps = list(steps)
+    calls = [step for step in steps if step.kind == MODEL and step.scope == scope]
+    if not calls:
+        return None
+    output: Mapping[str, Any] = max(calls, key=lambda step: step.seq).output
+    if "overflow" in output:
+        return StopReason.CONTEXT_OVERFLOW.value
+    if output.get("next") == "stop":
+        return str(output["stop"])
+    if not (output.get("message") or {}).get("tool_calls"):
+        return None if output.get("next") else StopReason.ANSWERED.value
+    return StopReason.MAX_TURNS.value if fold(steps, scope)[-1]["role"] == "tool" else None
 
 
 def plain_turns(messages: Iterable[Message]) -> list[Turn]:

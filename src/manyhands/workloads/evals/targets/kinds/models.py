@@ -297,10 +297,9 @@ class AgentTarget:
         """The test's conversation: its last message is the task, those before it are history."""
         chat = test.chat()
         *before, last = chat or [{"role": "user", "content": test.prompt()}]
-        own = self._options.system_prompt
         return AgentTask(
             last["content"],
-            system=None if own is None and self._toolbox.names else [own] if own else (),
+            system=system_prompt(self._options, with_tools=bool(self._toolbox.names)),
             ephemeral=self._options.ephemeral_system_prompt,
             prefill=[*(self._options.prefill_messages or ()), *cast(Sequence[Message], before)],  # type: ignore[list-item]
         )
@@ -322,6 +321,12 @@ class AgentConversation:
 
     def still(self) -> AbstractAsyncContextManager[None]:
         return self._world.still()
+
+
+def system_prompt(options: AgentTargetOptions, *, with_tools: bool) -> Sequence[str] | None:
+    """The paragraphs of a target's system prompt; None for this program's own, which agents with tools have that are given none."""
+    own = options.system_prompt
+    return None if own is None and with_tools else [own] if own else ()
 
 
 def _conversation_record(result: AgentResult, seconds: float) -> dict[str, Any]:
