@@ -276,10 +276,9 @@ def side_conversations(
 
 def _begun_anew(steps: Sequence[RecordedStep], scope: str) -> list[list[RecordedStep]]:
     """The steps of each of the conversations that a scope holds. The first request of one holds all messages that were sent."""
-    calls = sorted((step for step in steps if step.kind == MODEL and step.scope == scope), key=lambda step: step.seq)
     others = [step for step in steps if step.kind != MODEL]
     found: list[list[RecordedStep]] = []
-    for step in calls:
+    for step in model_calls(steps, scope):
         if not found or step.request.get("count") == len(step.request["added"]):
             found.append([*others])
         found[-1].append(step)
@@ -311,14 +310,25 @@ def _side(of: Conversation, steps: Sequence[RecordedStep], scope: str) -> Conver
     )
 
 
-def stop_reason_of(steps: Iterable[RecordedStep], scope: str = "") -> str | None:
+def note_settings(of: Conversation, call: RecordedStep) -> None:
+    """Note what was asked, and how, as a model call records it."""
+    settings: Mapping[str, Any] = call.request.get("settings", {})
+    of.model, of.seed = settings.get("model"), settings.get("seed")
+    of.parallel_tool_calls = settings.get("parallel_tool_calls")
+
+
+def model_calls(steps: Iterable[RecordedStep], scope: str = "") -> list[RecordedStep]:
+    """The model calls of a scope of an attempt, in order."""
+    return sorted((step for step in steps if step.kind == MODEL and step.scope == scope), key=lambda step: step.seq)
+
+
+def stop_reason_of(steps: Sequence[RecordedStep], scope: str = "") -> str | None:
     """Why the built-in agent ended the conversation that it had in a scope of an attempt, as its last model call says; None if there was
     none, or it has calls without a result. Good for conversations that came to an end, and were not interrupted."""
-    steps = list(steps)
-    calls = [step for step in steps if step.kind == MODEL and step.scope == scope]
+    calls = model_calls(steps, scope)
     if not calls:
         return None
-    output: Mapping[str, Any] = max(calls, key=lambda step: step.seq).output
+    output: Mapping[str, Any] = calls[-1].output
     if "overflow" in output:
         return StopReason.CONTEXT_OVERFLOW.value
     if output.get("next") == "stop":

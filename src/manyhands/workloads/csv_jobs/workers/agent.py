@@ -82,9 +82,8 @@ class AgentWorker:
         the settings, for jobs that agents start themselves."""
         self._options = options
         self._agent = load_agent(options.agent)
-        self._tools = tuple(tools)
-        self._toolboxes: dict[bytes | None, Toolbox] = {}
-        check_tool_choice(options, self._toolbox(OutputSchema.of(options.output_schema)).names)
+        self._tasks = AgentTasks(options, tools)
+        check_tool_choice(options, self._tasks.toolbox(OutputSchema.of(options.output_schema)).names)
         self._model = model
         self._backend = backend
         self._run_folder = run_folder
@@ -97,9 +96,6 @@ class AgentWorker:
             sequential_tools=options.sequential_tools,
             summary=False,
         )
-        self._system: tuple[str, ...] = (_SYSTEM, TOOLS_PROMPT)
-        if options.project is not None and any(tool.changes_world for tool in tools):
-            self._system += (project_note(options.project, sandbox=options.sandbox),)
 
     @classmethod
     @asynccontextmanager
@@ -117,7 +113,7 @@ class AgentWorker:
         ``depth``: how many jobs this one was started from. Raises UserError if the model, the sandbox or a server can't be used."""
         async with AsyncExitStack() as stack:
             run_tools = await stack.enter_async_context(RunTools.opened(mcp, replay=replay))
-            tools = [tool for tool in run_tools.tools(options.toolsets or ()) if tool.name != REPORT_TOOL]
+            tools = tools_of(options, run_tools)
             model: ChatModel = NeverCalled()
             backend: SandboxBackend = NeverCalled()
             if not replay:
@@ -150,9 +146,9 @@ class AgentWorker:
             reporting = Reporting.begin(assignment, environment)
             result = await self._agent(
                 context,
-                self._task(assignment),
+                self._tasks.task(assignment),
                 model=self._model,
-                tools=self._toolbox(assignment.schema),
+                tools=self._tasks.toolbox(assignment.schema),
                 environment=environment,
                 settings=seeded(self._settings, self._options, context),
                 world=world,
@@ -161,26 +157,6 @@ class AgentWorker:
         if reporting.accepted is None:
             raise _without_report(result, reporting)
         return reporting.accepted
-
-    def _task(self, assignment: Assignment) -> AgentTask:
-        return AgentTask(
-            assignment.prompt,
-            system=(*self._system, *self._of_row(assignment)),
-            ephemeral=self._options.ephemeral_system_prompt,
-            prefill=cast(Sequence[Message], self._options.prefill_messages or ()),
-        )
-
-    def _of_row(self, assignment: Assignment) -> tuple[str, ...]:
-        """The row's part of the system prompt."""
-        value = assignment.row.get(self._options.system_column) if self._options.system_column else None
-        text = value if isinstance(value, str) else "" if value is None else line(value)
-        return (text,) if text.strip() else ()
-
-    def _toolbox(self, schema: OutputSchema) -> Toolbox:
-        """The tools, with the report tool for results of that schema."""
-        if schema.encoded not in self._toolboxes:
-            self._toolboxes[schema.encoded] = Toolbox([*self._tools, ReportTool(schema)])
-        return self._toolboxes[schema.encoded]
 
     def _request(self, context: Context, assignment: Assignment) -> SandboxRequest:
         project, stage = self._options.project, assignment.stage
@@ -203,6 +179,45 @@ class AgentWorker:
             depth=self._depth + 1,
             max_depth=self._options.max_depth,
         )
+
+
+def tools_of(options: JobSpec, run_tools: RunTools) -> list[Tool]:
+    """The tools of a job's agents besides the report tool. Raises UserError for a toolset that there is not."""
+    return [tool for tool in run_tools.tools(options.toolsets or ()) if tool.name != REPORT_TOOL]
+
+
+class AgentTasks:
+    """What a job's agents get for rows: their tasks and tools."""
+
+    def __init__(self, options: JobSpec, tools: Sequence[Tool]) -> None:
+        """``tools``: those besides the report tool."""
+        self._options = options
+        self._tools = tuple(tools)
+        self._toolboxes: dict[bytes | None, Toolbox] = {}
+        self._system: tuple[str, ...] = (_SYSTEM, TOOLS_PROMPT)
+        if options.project is not None and any(tool.changes_world for tool in tools):
+            self._system += (project_note(options.project, sandbox=options.sandbox),)
+
+    def task(self, assignment: Assignment) -> AgentTask:
+        """The task of a row, or of one of its stages."""
+        return AgentTask(
+            assignment.prompt,
+            system=(*self._system, *self.of_row(assignment)),
+            ephemeral=self._options.ephemeral_system_prompt,
+            prefill=cast(Sequence[Message], self._options.prefill_messages or ()),
+        )
+
+    def toolbox(self, schema: OutputSchema) -> Toolbox:
+        """The tools, with the report tool for results of that schema."""
+        if schema.encoded not in self._toolboxes:
+            self._toolboxes[schema.encoded] = Toolbox([*self._tools, ReportTool(schema)])
+        return self._toolboxes[schema.encoded]
+
+    def of_row(self, assignment: Assignment) -> tuple[str, ...]:
+        """The row's own paragraphs of the system prompt."""
+        value = assignment.row.get(self._options.system_column) if self._options.system_column else None
+        text = value if isinstance(value, str) else "" if value is None else line(value)
+        return (text,) if text.strip() else ()
 
 
 def _reminding(assignment: Assignment) -> FollowUp:

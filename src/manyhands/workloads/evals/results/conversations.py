@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 from manyhands.agents.toolbox import NO_TOOLS
-from manyhands.agents.trajectory import MODEL
 from manyhands.core.digests import content_key
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
@@ -27,6 +26,8 @@ from manyhands.export.conversations import (
     Conversation,
     ConversationSource,
     Turn,
+    model_calls,
+    note_settings,
     side_conversations,
     stop_reason_of,
     turns_of,
@@ -104,10 +105,7 @@ class _Asked:
         """What was said in each turn; before the first one there is the test's input."""
         self.scopes = [f"{TURN}-{number}" for number in range(1, len(turns) + 1)] or [""]
         """Of each turn's answer."""
-        self._calls = sorted(
-            (step for step in steps if step.kind == MODEL and step.scope in self.scopes),
-            key=lambda step: (self.scopes.index(step.scope), step.seq),
-        )
+        self._calls = [call for scope in self.scopes for call in model_calls(steps, scope)]
 
     @property
     def ended_by(self) -> str | None:
@@ -147,9 +145,7 @@ class _Asked:
     def describe(self, found: Conversation) -> None:
         """What is known of the model that was asked."""
         if self._calls:
-            settings = self._calls[0].request.get("settings", {})
-            found.model, found.seed = settings.get("model"), settings.get("seed")
-            found.parallel_tool_calls = settings.get("parallel_tool_calls")
+            note_settings(found, self._calls[0])
         if self._model is not None:
             found.ephemeral, found.prefill = self._model.options.ephemeral_system_prompt, self._model.prefill
             if self._has_tools:
