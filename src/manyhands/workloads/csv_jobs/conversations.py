@@ -88,9 +88,7 @@ class JobConversations(ConversationSource):
             return
         for state in self._workload.stage_states(row, steps):
             if state.work is not None:
-                yield _Work(
-                    state.work, self._steps_of(row, steps, state.name), state.state == COMPLETED, state.result
-                )
+                yield _Work(state.work, self._steps_of(row, steps, state.name), state.state == COMPLETED, state.result)
 
     def _steps_of(self, row: ItemRow, steps: Sequence[RecordedStep], stage: str) -> Sequence[RecordedStep]:
         """The steps of the attempt in which a stage was done, or last begun: a fresh attempt takes over what those before it had done."""

@@ -32,7 +32,7 @@ from manyhands.export.conversations import (
     stop_reason_of,
     turns_of,
 )
-from manyhands.graders.config import name_for
+from manyhands.graders.registry import name_for
 from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.evalfile.messages import Files, chat_messages
 from manyhands.workloads.evals.grading.conversation import TURN, WHOLE
@@ -119,7 +119,7 @@ class _Asked:
         for number, scope in enumerate(self.scopes):
             if scope not in reached:
                 break
-            *before, _ = self.said(number, inline=True) or [{}]  # the last one is in the steps, as it was sent
+            before = self.said(number, inline=True)[:-1]  # the last one is in the steps, as it was sent
             found += [*before, *_renamed(turns_of(self._steps, scope), found)]
         return self.with_system(found) if found else []
 

@@ -60,9 +60,7 @@ class _Reply:
             usage = usage + Usage.from_json(dict(step.usage))
         last = (models or self.steps)[-1]
         model = last.request.get("settings", {}).get("model")
-        return ModelCall(
-            f"{last.scope}/{last.seq}", model, usage, self.steps[0].started_at, self.steps[-1].finished_at
-        )
+        return ModelCall(f"{last.scope}/{last.seq}", model, usage, self.steps[0].started_at, self.steps[-1].finished_at)
 
 
 class MemoryConversations(ConversationSource):
