@@ -4,6 +4,7 @@
 # make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
 # make crash-test  N=100 kills at random instants (see docs/promises.md)
 # make interop-test  runs with programs of others: LibreOffice, Codex and Claude Code (if there are soffice, codex, claude), AgentV's SDKs (AGENTV_SDK, AGENTV_SDK_PYTHON; see CONTRIBUTING.md), and LiteLLM's proxy, which it installs beside this environment
+# make oracle-test  what exports write, read by the projects whose formats they are (OpenAI, TRL, LLaMA-Factory …), which it installs beside this environment; ORACLES="openai trl" for some
 # make compat-test DIR=…  whether the eval files of a tree load, run and score as their baselines say (see docs/agentv.md)
 # make bench       what the engine costs, as ratios measured in one run
 # make docs        the documentation as a site, in site/
@@ -23,7 +24,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Warnings are errors: a link that leads nowhere, a page that is missing in the navigation. Everything is read anew, to find them again.
 SPHINX = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --conf-dir docs --doctree-dir build/doctrees
 
-.PHONY: demo test lint tests slow-test attack-test crash-test interop-test compat-test bench docs format clean
+.PHONY: demo test lint tests slow-test attack-test crash-test interop-test oracle-test compat-test bench docs format clean
 
 demo:
 	@VENV=$(VENV) tools/setup demo
@@ -62,6 +63,11 @@ interop-test:
 	@test -x $(LITELLM) || { $(BIN)/python -m venv $(VENV)-litellm && $(VENV)-litellm/bin/pip install -q 'litellm[proxy]==1.108.7'; }
 	LITELLM=$(abspath $(LITELLM)) $(BIN)/python -m pytest -m interop tests/interop
 
+oracle-test:
+	@VENV=$(VENV) tools/setup dev
+	@$(BIN)/python tools/oracle_env.py $(VENV)-oracle- $(ORACLES)
+	$(BIN)/python -m pytest -m oracle tests/oracles -r s
+
 compat-test:
 	@VENV=$(VENV) tools/setup dev
 	@test -n "$(DIR)" || { echo "make compat-test DIR=FOLDER: a folder with eval files"; exit 2; }
@@ -82,4 +88,4 @@ format:
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(VENV)-litellm build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-litellm $(VENV)-oracle-* build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
