@@ -87,6 +87,8 @@ class Report:
     """Rows, by split."""
     files: list[str] = field(default_factory=list)
     tokens: TokenSummary | None = None
+    notes: list[str] = field(default_factory=list)
+    """What the format has to say of the output."""
 
     def to_json(self) -> ExportSummary:
         """The summary beside the output: it holds no time, so that the same input gives the same bytes."""
@@ -104,6 +106,7 @@ class Report:
             "redacted_conversations": self.redacted,
             "simulated_conversations": self.simulated,
             "tokens": self.tokens,
+            "notes": self.notes,
         }
 
 
@@ -251,7 +254,7 @@ class _Export:
             )
             self._write(files.write)
             written = files.close()
-            for name, text in self._format.extra_files(written).items():
+            for name, text in self._format.extra_files(written).items() if in_folder else ():
                 (folder / name).write_text(text, encoding="utf-8")
             report.files = [name for each in written.values() for name in each]
             self._finished(files.rows())
@@ -281,6 +284,7 @@ class _Export:
     def _finished(self, splits: Mapping[str, int]) -> Report:
         report = self._report
         report.rows = sum(splits.values())
+        report.notes = list(self._format.notes(splits))
         report.splits = {name: rows for name, rows in splits.items() if name}
         report.lost = self._losses.counts
         if self._tokens is not None and self._lengths:
@@ -331,11 +335,12 @@ class _Export:
         return True
 
     def _write_one(self, conversation: Conversation, write: Callable[[str, Mapping[str, Json]], None]) -> bool:
-        split = self._split(conversation.prompt_key)
+        split, lost = self._split(conversation.prompt_key), self._losses.counts.copy()
         try:
             for row in self._format.rows(conversation):
                 write(split, row)
         except Unfit as unfit:
+            self._losses.counts = lost
             self._report.left_out[str(unfit)] += 1
             return False
         self._count(conversation)
@@ -377,9 +382,11 @@ class _Export:
             items: set[tuple[int, int]] = set()
             for better, worse in choice.pairs(every=self._settings.pairs == "all", min_gap=self._settings.min_gap):
                 chosen, rejected = self._again(better), self._again(worse)
+                lost = self._losses.counts.copy()
                 try:
                     row = self._format.pair(chosen, rejected)
                 except Unfit as unfit:
+                    self._losses.counts = lost
                     report.left_out[f"pairs: {unfit}"] += 1
                     continue
                 write(self._split(chosen.prompt_key), row)

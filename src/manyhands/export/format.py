@@ -88,6 +88,10 @@ class Format(ABC):
         """What writes the rows of one file, which is new."""
         return JsonLines(path)
 
+    def notes(self, rows: Mapping[str, int]) -> Sequence[str]:
+        """What should be known of an output with so many rows, by split (empty: there are no splits)."""
+        return ()
+
     def extra_files(self, files: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
         """Further files of the folder (name: text). ``files``: the names of its files of rows, by split (empty: there are no splits)."""
         return {}

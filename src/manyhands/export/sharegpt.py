@@ -91,6 +91,7 @@ class SystemTurns:
         self._template = TEMPLATE if template is None else check_template(template, "system_template")
         self._escape_tags = escape_tags
         self._texts: dict[str, tuple[str, int]] = {}
+        self._last: tuple[Sequence[Mapping[str, Any]], tuple[str, int]] | None = None
 
     def text(self, tools: Sequence[Tool] | Toolbox, own: str | None = None) -> str:
         """The system turn for these tools. ``own``: the system prompt of the row, which stands before them."""
@@ -101,14 +102,23 @@ class SystemTurns:
         """How many tags are escaped in it."""
         return self._made(tools)[1]
 
+    def of_definitions(self, definitions: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
+        """The same for tools of which only the chat-completions objects are there, and how many tags are escaped in it."""
+        if self._last is None or self._last[0] != definitions:
+            self._last = (definitions, self._written(definitions))
+        return self._last[1]
+
     def _made(self, tools: Sequence[Tool] | Toolbox) -> tuple[str, int]:
         box = Toolbox.of(tools)
         made = self._texts.get(box.digest)
         if made is None:
-            escaping = Escaping(active=self._escape_tags)
-            text = self._template.replace(PLACEHOLDER, escaping.json(tools_json(box.definitions)))
-            made = self._texts[box.digest] = (text, escaping.count)
+            made = self._texts[box.digest] = self._written(box.definitions)
         return made
+
+    def _written(self, definitions: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
+        escaping = Escaping(active=self._escape_tags)
+        text = self._template.replace(PLACEHOLDER, escaping.json(tools_json(definitions)))
+        return text, escaping.count
 
 
 def tools_json(definitions: Sequence[Mapping[str, Any]]) -> str:

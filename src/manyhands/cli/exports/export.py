@@ -122,6 +122,7 @@ def _lines(report: Report) -> list[str]:
         lines.append(
             f"The tools of {counted(report.tools_changed, 'conversation')} are as this version has them, not as they were sent"
         )
+    lines += report.notes
     if report.output != STANDARD_OUTPUT:
         lines.append(f"Written: {shown_path(Path(report.output))}")
     return lines
