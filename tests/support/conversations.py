@@ -99,6 +99,21 @@ def conversations(draw: st.DrawFn, *, with_tools: bool | None = None) -> Convers
 
 
 @st.composite
+def pairs(draw: st.DrawFn) -> tuple[Conversation, Conversation]:
+    """Two conversations of one prompt with the same tools, the better first."""
+    with_tools = draw(st.booleans())
+    better, worse = draw(conversations(with_tools=with_tools)), draw(conversations(with_tools=with_tools))
+    worse.turns = [*_head(better), *worse.turns[len(_head(worse)) :]]
+    worse.prompt_key = better.prompt_key
+    better.score, worse.score = 1.0, draw(st.sampled_from((0.0, 0.25)))
+    return better, worse
+
+
+def _head(conversation: Conversation) -> list[Turn]:
+    return conversation.turns[: next(at for at, turn in enumerate(conversation.turns) if turn.train)]
+
+
+@st.composite
 def _call(draw: st.DrawFn) -> tuple[str, str]:
     return draw(st.sampled_from(NAMES)), json.dumps(draw(arguments), ensure_ascii=draw(st.booleans()))
 

@@ -11,7 +11,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+from math import isclose
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +24,10 @@ from hypothesis.strategies import SearchStrategy
 
 from manyhands.core.jsonio import Json, compact_line
 from manyhands.export.conversations import Conversation
+from manyhands.export.files import SplitFiles
 from manyhands.export.format import Format, Losses, Unfit, load_format
 from manyhands.export.settings import ExportSettings
+from tests.support.conversations import conversations, pairs
 
 EXAMPLES = 1000
 """How many conversations each check is given."""
@@ -52,9 +57,30 @@ def examples(strategy: SearchStrategy[Made], number: int = EXAMPLES) -> list[Mad
     return found[:number]
 
 
+@cache
+def _all_made() -> tuple[list[Conversation], list[tuple[Conversation, Conversation]]]:
+    return examples(conversations()), examples(pairs())
+
+
+def made_conversations() -> list[Conversation]:
+    """A thousand conversations, the same in every test."""
+    return deepcopy(_all_made()[0])
+
+
+def made_pairs() -> list[tuple[Conversation, Conversation]]:
+    """A thousand pairs, the better first, the same in every test."""
+    return deepcopy(_all_made()[1])
+
+
 def format_of(name: str, **values: Any) -> Format:
     """An export format with settings."""
     return load_format(name)(ExportSettings(to=name, **values), Losses())
+
+
+def pair_rows(format: Format, pairs: Iterable[tuple[Conversation, Conversation]]) -> Iterator[Mapping[str, Json]]:
+    """The rows of pairs of conversations, all of which must fit."""
+    for chosen, rejected in pairs:
+        yield format.pair(chosen, rejected)
 
 
 def rows_of(format: Format, conversations: Iterable[Conversation]) -> Iterator[Mapping[str, Json]]:
@@ -64,6 +90,50 @@ def rows_of(format: Format, conversations: Iterable[Conversation]) -> Iterator[M
             yield from format.rows(conversation)
         except Unfit as unfit:
             raise AssertionError(f"{format.name} does not hold {conversation.key!r}: {unfit}") from unfit
+
+
+def write_folder(
+    folder: Path,
+    format: Format,
+    rows: Sequence[Mapping[str, Json]],
+    splits: Sequence[str] = ("",),
+    shard_rows: int | None = None,
+) -> dict[str, list[Mapping[str, Json]]]:
+    """A folder as exports write it, the rows in order divided into splits of equal size. Returns them by split."""
+    folder.mkdir()
+    files = SplitFiles(folder, format.sink, suffix=format.suffix, splits=splits, shard_rows=shard_rows)
+    each = -(-len(rows) // len(splits))
+    found = {split: list(rows[at * each : (at + 1) * each]) for at, split in enumerate(splits)}
+    for split, those in found.items():
+        for row in those:
+            files.write(split, row)
+    written = files.close()
+    filled = {split: written[split] for split, those in found.items() if those}
+    for name, text in format.extra_files(filled).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return {split or "train": those for split, those in found.items()}
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The rows of a file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def difference(found: Json, wanted: Json, path: str = "") -> str:
+    """The first place in which two values differ; empty if they are the same.
+
+    Of numbers with decimals ten decimals count: ``datasets`` keeps no more in columns of JSON, and makes infinity of the largest.
+    """
+    if isinstance(found, dict) and isinstance(wanted, dict) and found.keys() == wanted.keys():
+        parts = [(found[key], wanted[key], f"{path}.{key[:40]}") for key in found]
+    elif isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        parts = [(one, other, f"{path}[{at}]") for at, (one, other) in enumerate(zip(found, wanted, strict=True))]
+    elif isinstance(found, float) and isinstance(wanted, float):
+        alike = isclose(found, wanted, rel_tol=1e-8, abs_tol=1e-9) or min(abs(found), abs(wanted)) > 1e308
+        return "" if alike else f"{path}: {found!r} for {wanted!r}"
+    else:
+        return "" if type(found) is type(wanted) and found == wanted else f"{path}: {found!r:.500} for {wanted!r:.500}"
+    return next(filter(None, (difference(*part) for part in parts)), "")
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Json]]) -> Path:

@@ -254,10 +254,11 @@ class _Export:
             )
             self._write(files.write)
             written = files.close()
-            for name, text in self._format.extra_files(written).items() if in_folder else ():
-                (folder / name).write_text(text, encoding="utf-8")
             report.files = [name for each in written.values() for name in each]
             self._finished(files.rows())
+            filled = {split: names for split, names in written.items() if files.rows()[split]}
+            for name, text in self._format.extra_files(filled).items() if in_folder and filled else ():
+                (folder / name).write_text(text, encoding="utf-8")
             if in_folder:
                 (folder / SUMMARY).write_text(pretty(report.to_json()) + "\n", encoding="utf-8")
         return report

@@ -93,7 +93,8 @@ class Format(ABC):
         return ()
 
     def extra_files(self, files: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
-        """Further files of the folder (name: text). ``files``: the names of its files of rows, by split (empty: there are no splits)."""
+        """Further files of a folder with rows (name: text). ``files``: the names of its files of rows, by split (empty: there are no
+        splits); of splits without rows none, because loaders refuse those."""
         return {}
 
 

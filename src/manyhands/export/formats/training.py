@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from manyhands.core.jsonio import Json, dumps, loads_outside, spaced
+from manyhands.core.jsonio import Json, dumps, loads, loads_outside, spaced, type_error
 from manyhands.core.messages import Message, text_of
 from manyhands.export.chat import chat_messages, check_answered, images_in, tool_definitions, until_last_answer
 from manyhands.export.conversations import Conversation, Turn
@@ -90,10 +90,24 @@ def text_messages(turns: Sequence[Turn], reasoning: str, losses: Losses) -> list
 
 
 def with_object_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with tool calls whose arguments are objects. Raises Unfit."""
+    """The messages with tool calls whose arguments are objects. Raises Unfit, also for whole numbers beyond 64 bits, for which loaders
+    refuse a whole file."""
     for function in _functions(messages):
-        function["arguments"] = argument_object(function["arguments"])
+        found = argument_object(function["arguments"])
+        if not _plainly_written(found):  # for numbers, or for half a character, which is replaced
+            found = loads(spaced(found))
+            if not _plainly_written(found):
+                raise Unfit("with tool calls whose arguments have numbers beyond 64 bits")
+        function["arguments"] = found
     return messages
+
+
+def _plainly_written(value: Json) -> bool:
+    try:
+        orjson.dumps(value)
+    except type_error:
+        return False
+    return True
 
 
 def with_text_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
