@@ -69,6 +69,11 @@ class Usage:
             self.simulated_calls + other.simulated_calls,
         )
 
+    def without(self, part: Usage) -> Usage:
+        """What is left without a part of it."""
+        left = [whole - less for whole, less in zip(_values_of(self), _values_of(part), strict=True)]
+        return Usage(**{name: round(value, _COST_DIGITS) for name, value in zip(_NAMES, left, strict=True)})
+
     def to_json(self) -> dict[str, Any]:
         """A plain dict of all fields."""
         return dict(zip(_NAMES, _values_of(self), strict=True))
@@ -98,6 +103,8 @@ def plausible(usage: Usage) -> Usage:
 
 MAX_COST = 1e6
 """US dollars that one call costs at most."""
+_COST_DIGITS = 12
+"""Decimal places to which differences of costs mean anything."""
 MAX_COUNT = 10**12
 """Tokens of one call at most."""
 _COUNTS = tuple(field.name for field in fields(Usage) if field.name != "cost")

@@ -146,6 +146,8 @@ class Conversation:
     """By the export's tokenizer; None without one."""
     result: Json = None
     """The structured result that was handed in, or the answer that was graded."""
+    version: str | None = None
+    """Of this program, when it made the run; None for a conversation from elsewhere."""
     others: Sequence[Conversation] = ()
     """Conversations that took place for this one: those of its judges."""
 
@@ -193,6 +195,17 @@ class Conversation:
         ]
 
     @property
+    def own_usage(self) -> Usage:
+        """Of the calls that gave its turns. ``usage`` also has what else the item used."""
+        return sum((turn.call.usage for turn in self.turns if turn.call is not None), start=ZERO)
+
+    @property
+    def trace_id(self) -> str:
+        """A name that no other conversation has, and that it gets in every export."""
+        whole = f"{self.run_id}/{self.item}/{self.attempt}"
+        return f"{whole}/{self.name}" if self.name else whole
+
+    @property
     def truncated(self) -> bool:
         """Whether it was broken off before the agent had answered."""
         return self.stop_reason not in ENDED
@@ -219,6 +232,7 @@ class ConversationSource:
         """As it is recorded: other versions may have made it."""
         self.run_id = str(reader.meta("run_id"))
         self.workload = str(reader.meta("workload"))
+        self.version = str(reader.meta("version"))
 
     def conversations(self, row: ItemRow, steps: Sequence[RecordedStep], usage: Usage) -> Iterator[Conversation]:
         """Those of one item, its agent's first. ``steps``: of its latest attempt, in order of recording; ``usage``: of all its steps."""
@@ -230,6 +244,7 @@ class ConversationSource:
             run=self.reader.folder.name,
             run_id=self.run_id,
             workload=self.workload,
+            version=self.version,
             item=row.number,
             key=row.key,
             attempt=row.attempt,

@@ -170,6 +170,8 @@ def export(
     Raises UserError for settings, runs and contents that can't be exported, SecretFound for a secret, StorageError.
     """
     losses = Losses()
+    if stream is not None or output is not None:  # what formats go by
+        settings = settings.changed({"output": STANDARD_OUTPUT if stream is not None else str(output)})
     with ExitStack() as stack:
         format = load_format(settings.to)(settings, losses)
         runs = [_Run.opened(stack, folder, settings) for folder in folders]

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.jsonio import Json, compact_line
+from manyhands.io.files import folder_name
 
 SUMMARY = "export_summary.json"
 """In a folder that an export wrote; of a file, ``NAME.export_summary.json`` beside it."""
@@ -52,6 +53,40 @@ class JsonLines(Sink):
             self._file.close()
 
 
+class OneFileEach(Sink):
+    """A file for each row, in a folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        suffix: str,
+        named: Callable[[Mapping[str, Json]], str],
+        written: Callable[[Mapping[str, Json]], bytes] = compact_line,
+    ) -> None:
+        """``named``: what a row's file is called, the ``suffix`` apart (one that is taken gets a number); ``written``: what it holds."""
+        folder.mkdir(exist_ok=True)
+        self._folder, self._suffix, self._named, self._written = folder, suffix, named, written
+
+    def write(self, row: Mapping[str, Json]) -> None:
+        with self._free(self._named(row)) as file:
+            file.write(self._written(row))
+        self.rows += 1
+
+    def close(self) -> None:
+        os.sync()  # once for all files: each by itself would take milliseconds
+
+    def _free(self, name: str) -> BinaryIO:
+        for number in count(1):
+            with suppress(FileExistsError):
+                return (self._folder / f"{name}{f'-{number}' * (number > 1)}{self._suffix}").open("xb")
+        raise AssertionError("not reached")
+
+
+def file_name(item: int, key: str, name: str = "") -> str:
+    """What the file of a conversation is called: by its item's number and key, and its own name if it has one."""
+    return "-".join([f"{item:06}", *(folder_name(each) for each in (key, name) if each)])
+
+
 def _opened(path: Path | None) -> BinaryIO:
     if path is None:
         raise ValueError("neither a path nor a stream")
@@ -70,7 +105,8 @@ class SplitFiles:
         splits: Sequence[str],
         shard_rows: int | None,
     ) -> None:
-        """``splits``: their names; one that is empty if there are none."""
+        """``opened``: makes what writes one file, or without a ``suffix`` one folder; ``splits``: their names, one that is empty if there
+        are none."""
         self._folder = folder
         self._opened = opened
         self._suffix = suffix
@@ -92,6 +128,9 @@ class SplitFiles:
         names: dict[str, list[str]] = {}
         for split, sinks in self._sinks.items():
             sinks[-1].close()
+            if self._is_folder:
+                names[split] = ["."]
+                continue
             names[split] = [self._named(split, number, len(sinks)) for number in range(len(sinks))]
             for number, name in enumerate(names[split]):
                 (self._folder / self._part(split, number)).replace(self._folder / name)
@@ -106,8 +145,13 @@ class SplitFiles:
         sinks.append(self._opened(self._folder / self._part(split, len(sinks))))
         return sinks[-1]
 
+    @property
+    def _is_folder(self) -> bool:
+        """Whether the folder is filled by one sink."""
+        return not self._suffix and self._shard_rows is None and list(self._sinks) == [""]
+
     def _part(self, split: str, number: int) -> str:
-        return f".{split}.{number}{self._suffix}"
+        return "." if self._is_folder else f".{split}.{number}{self._suffix}"
 
     def _named(self, split: str, number: int, of: int) -> str:
         name = split or "train"

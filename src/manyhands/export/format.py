@@ -59,16 +59,17 @@ class Format(ABC):
     name: ClassVar[str]
     about: ClassVar[str]
     """One sentence of help."""
-    suffix: ClassVar[str] = ".jsonl"
-    """Of its files; empty if an output is a folder of files, one for each item."""
+    suffix: str = ".jsonl"
+    """Of its files; empty if what ``sink`` fills is no file but a folder: the output itself, or a folder in it for each split."""
     takes: ClassVar[Literal["conversations", "pairs"]] = "conversations"
     """Whether a row is made of a conversation, or of two of one prompt, the better one first."""
     reasoning: ClassVar[Literal["keep", "drop", "field"]] = "drop"
     """What becomes of reasoning unless it is said."""
     needs_score: ClassVar[bool] = False
     """Whether conversations without a score can't be used."""
-    in_folder: ClassVar[bool] = False
-    """Whether an output is a folder even if it holds one file of rows."""
+    in_folder: bool = False
+    """Whether an output is a folder even if it holds one file of rows. This and ``suffix`` may depend on the settings, in an instance; the
+    default output is as the class says."""
 
     def __init__(self, settings: ExportSettings, losses: Losses) -> None:
         """Raises UserError for settings that it can't do."""
@@ -85,7 +86,7 @@ class Format(ABC):
         raise NotImplementedError
 
     def sink(self, path: Path) -> Sink:
-        """What writes the rows of one file, which is new."""
+        """What writes the rows of one file, which is new; without a ``suffix``, of one folder, which may be there."""
         return JsonLines(path)
 
     def notes(self, rows: Mapping[str, int]) -> Sequence[str]:

@@ -158,6 +158,12 @@ class ExportSettings(Settings):
     )
     atif_version: Literal["1.7", "1.8"] = setting("1.7", "The version of ATIF.", group=SHAPE)
     verifiers_version: Literal["v0", "v1"] = setting("v1", "The layout of verifiers.", group=SHAPE)
+    hf_layout: Literal["sts", "pi"] = setting(
+        "sts",
+        "For --to hf-traces: the Hub's Session Trace Simple Format, or the sessions of the agent Pi, whose tool calls the library datasets "
+        "reads, too.",
+        group=SHAPE,
+    )
     judges: Flag = setting(
         False, "Export the conversations of judges, too, as conversations of their own.", group=SHAPE
     )
