@@ -59,7 +59,10 @@ ASKED = [
     SYSTEM,
     {"role": "user", "content": "Hello?"},
     {"role": "assistant", "content": "Hi."},
-    {"role": "user", "content": [{"type": "file", "value": "notes.txt"}, {"type": "text", "value": "What now? [simulate: tools=1]"}]},
+    {
+        "role": "user",
+        "content": [{"type": "file", "value": "notes.txt"}, {"type": "text", "value": "What now? [simulate: tools=1]"}],
+    },
 ]
 SIMULATED = {"provider": "model", "model": "simulated"}
 AGENT = {"provider": "agent", "model": "simulated", "toolsets": ["file"], "sandbox": "local"}
@@ -370,7 +373,12 @@ def test_an_answer_comes_behind_its_own_calls() -> None:
     done = {"tool": "a", "input": "as it is", "output": 1}
     lost = {"name": "b", "arguments": '{"x": 1}'}
     both = turns_of_output([{"role": "assistant", "content": "Done.", "tool_calls": [done, lost]}])
-    assert brief(both) == [("assistant", 'a(as it is) b({"x": 1})'), ("tool", "1"), ("tool", ""), ("assistant", "Done.")]
+    assert brief(both) == [
+        ("assistant", 'a(as it is) b({"x": 1})'),
+        ("tool", "1"),
+        ("tool", ""),
+        ("assistant", "Done."),
+    ]
     # What is said before calls stays before them, and what was under way at the end has no result.
     first = {"role": "assistant", "content": "I look.", "tool_calls": [{"tool": "a", "input": {}}]}
     second = {"role": "assistant", "tool_calls": [{"tool": "b", "error": "broke"}, {"tool": "c"}]}

@@ -150,6 +150,8 @@ class ExportSummary(TypedDict):
     """That a simulated model took part in."""
     tokens: TokenSummary | None
     """Null without a tokenizer."""
+    notes: list[str]
+    """What the format has to say of the output."""
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
@@ -239,7 +241,7 @@ class _Export:
     def run(self, output: Path | None, stream: BinaryIO | None) -> Report:
         settings, report = self._settings, self._report
         if stream is not None:
-            if self._format.in_folder or settings.split or settings.shard_rows or self._format.suffix != ".jsonl":
+            if self._format.writes_folder or self._format.suffix != ".jsonl":
                 raise UserError(f"--output -: {self._format.name} is not one file of lines here; name a path")
             sink: Sink = JsonLines(None, stream)
             self._write(lambda split, row: sink.write(row))
@@ -248,7 +250,7 @@ class _Export:
             return self._finished({"": sink.rows})
         path = default_output(self._runs[0].reader.folder, type(self._format), settings) if output is None else output
         report.output = str(path)
-        in_folder = self._format.in_folder or bool(settings.split) or settings.shard_rows is not None
+        in_folder = self._format.writes_folder
         with self._target(path, in_folder=in_folder) as folder:
             names = [name for name, _ in settings.split or ()] or [""]
             files = SplitFiles(

@@ -1,10 +1,12 @@
-"""The files of an export: written aside, whole or not at all, and the same bytes for the same rows."""
+"""The files of an export: written aside, whole or not at all, and the same bytes for the same rows; and the card of a data set."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -12,7 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from manyhands.core.errors import StorageError, UserError
-from manyhands.core.jsonio import Json, compact_line
+from manyhands.core.jsonio import Json, compact_line, without_surrogates
+from manyhands.core.text import counted
 from manyhands.io.files import folder_name
 
 SUMMARY = "export_summary.json"
@@ -156,6 +159,63 @@ class SplitFiles:
     def _named(self, split: str, number: int, of: int) -> str:
         name = split or "train"
         return f"{name}{self._suffix}" if self._shard_rows is None else f"{name}-{number:05}-of-{of:05}{self._suffix}"
+
+
+class DatasetCard:
+    """The ``README.md`` of a folder that people and the Hugging Face Hub take for a data set. The same rows give the same text."""
+
+    NAME = "README.md"
+
+    def __init__(self, columns: Mapping[str, str], features: Sequence[str] = ()) -> None:
+        """``columns``: what each holds; ``features``: for files that don't say it, the type of each for ``datasets``, as YAML."""
+        self._columns, self._features = columns, features
+        self._runs: Counter[str] = Counter()
+        self._models: Counter[str] = Counter()
+        self._simulated = 0
+
+    def add(self, run: str, model: str | None, *, simulated: bool) -> None:
+        """Count a conversation."""
+        self._runs[run] += 1
+        self._models[model or "unknown"] += 1
+        self._simulated += simulated
+
+    def text(self, files: Mapping[str, Sequence[str]]) -> str:
+        """The card of a folder with these files, by split; ``*`` in a name stands for whatever is there."""
+        return "\n".join([*self._head(files), "", *self._body()]) + "\n"
+
+    def _head(self, files: Mapping[str, Sequence[str]]) -> Iterator[str]:
+        yield from ("---", "# license: (to be filled in before this is published)", "tags:", "- manyhands")
+        if self._simulated:
+            yield "- simulated"
+        yield from ("configs:", "- config_name: default", "  data_files:")
+        for split, names in files.items():
+            yield from (f"  - split: {split or 'train'}", "    path:", *(f'    - "{name}"' for name in names))
+        if self._features:
+            yield from ("dataset_info:", "  features:", *(f"  {line}" for line in self._features))
+        yield "---"
+
+    def _body(self) -> Iterator[str]:
+        total = self._runs.total()
+        yield "# Conversations of agents"
+        yield ""
+        yield f"Exported by manyhands: {counted(total, 'conversation')} of {counted(len(self._runs), 'run')}."
+        if self._simulated:
+            many = "All" if self._simulated == total else f"{self._simulated:,}"
+            yield ""
+            yield f"**Made by simulation.** {many} of them were answered by a simulated model: they show what the data looks like, no more."
+        yield ""
+        yield "No licence is stated here. It is for whoever publishes this to choose one that the models' providers and the sources allow."
+        for title, counts in (("Model", self._models), ("Run", self._runs)):
+            yield from ("", f"| {title} | Conversations |", "| --- | ---: |")
+            yield from (f"| {_cell(name)} | {number:,} |" for name, number in sorted(counts.items()))
+        if self._columns:
+            yield from ("", "| Column | Content |", "| --- | --- |")
+            yield from (f"| `{name}` | {about} |" for name, about in self._columns.items())
+
+
+def _cell(text: str) -> str:
+    """A text as a cell of a table in Markdown."""
+    return re.sub(r"([\\`*_\[<|])", r"\\\1", " ".join(without_surrogates(text).split()))
 
 
 @contextmanager

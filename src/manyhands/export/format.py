@@ -77,6 +77,11 @@ class Format(ABC):
         self.losses = losses
         self.reasoning_mode = settings.reasoning or self.reasoning
 
+    @property
+    def writes_folder(self) -> bool:
+        """Whether the output is a folder."""
+        return self.in_folder or bool(self.settings.split) or self.settings.shard_rows is not None
+
     def rows(self, conversation: Conversation) -> Iterator[Mapping[str, Json]]:
         """The rows of a conversation. Raises Unfit before the first."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ reads tool calls, too. Neither has a place for tools, scores and what was used b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from manyhands.core.jsonio import Json, compact_line
 from manyhands.core.messages import Message, ToolCall, text_of
 from manyhands.export.chat import NO_CONVERSATION, arguments_of, call_of, images_in, tool_definitions, with_thinking
 from manyhands.export.conversations import Conversation, ModelCall, Turn
-from manyhands.export.files import OneFileEach, Sink, file_name
+from manyhands.export.files import DatasetCard, OneFileEach, Sink, file_name
 from manyhands.export.format import Format, Losses, Unfit
 from manyhands.export.settings import ExportSettings
 
@@ -38,6 +38,7 @@ class HfTraces(Format):
 
     def __init__(self, settings: ExportSettings, losses: Losses) -> None:
         super().__init__(settings, losses)
+        self._card = DatasetCard({})
         if settings.output is not None and settings.output.endswith(".jsonl"):
             raise UserError(f"--output {settings.output}: hf-traces writes a file for each conversation; name a folder")
 
@@ -45,12 +46,20 @@ class HfTraces(Format):
         """One row: the lines of the file, and what the file is called."""
         if not conversation.turns:
             raise Unfit(NO_CONVERSATION)
+        self._card.add(conversation.run, conversation.model, simulated=conversation.simulated)
         lines = _Pi(self, conversation) if self.settings.hf_layout == "pi" else _Simple(self, conversation)
         name = file_name(conversation.item, conversation.key, conversation.name)
         yield {"name": name, "lines": [lines.header(), *lines.messages()]}
 
     def sink(self, path: Path) -> Sink:
         return OneFileEach(path, ".jsonl", lambda row: str(row["name"]), _written)
+
+    def extra_files(self, files: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
+        """A dataset card, which says that these files alone are the data."""
+        patterns = {
+            split: [f"{folder}/*.jsonl".removeprefix("./") for folder in folders] for split, folders in files.items()
+        }
+        return {DatasetCard.NAME: self._card.text(patterns)}
 
     def thought(self, turn: Turn) -> tuple[str | None, bool]:
         """The reasoning of a message that is to be kept, and whether it goes before the content."""

@@ -309,7 +309,7 @@ def write_csv(
 ) -> int:
     """Write the header and the rows; returns how many rows. ``decimal_comma``: numbers have one. ``excel_safe``: spreadsheet programs read
     it as UTF-8, by its byte order mark, and take no cell for a formula (see ``harmless``)."""
-    write = _line_writer(delimiter)
+    write = line_writer(delimiter)
     text_of = _cell_text_with_comma if decimal_comma else cell_text
     header = [harmless(name) for name in names] if excel_safe else list(names)
     handle.write((_BOM if excel_safe else b"") + _guarded(write(header), header[0] if header else ""))
@@ -350,8 +350,8 @@ class _Echo:
         return text
 
 
-def _line_writer(delimiter: str) -> Callable[[Sequence[Json]], bytes]:
-    """What makes a line of cells."""
+def line_writer(delimiter: str = ",") -> Callable[[Sequence[Json]], bytes]:
+    """What makes a line of cells, with its end. Numbers are written as Python does."""
     # Lines end in CR LF at first, because before Python 3.13 only then a lone CR is put in quotes; LF takes its place.
     line_of: Callable[[Sequence[Json]], Any] = csv.writer(_Echo(), delimiter=delimiter, lineterminator="\r\n").writerow
 
