@@ -15,6 +15,7 @@ from manyhands.export.exporting import STANDARD_OUTPUT, Report, export
 from manyhands.export.format import formats, load_format
 from manyhands.export.settings import ExportSettings
 from manyhands.processes.output import raw_stream
+from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.folders import find_run, latest_run
 
 PROGRAM = "manyhands export"
@@ -48,7 +49,7 @@ def run(argv: list[str]) -> int:
     else:
         report = export(folders, settings, None if settings.output is None else expand_home(settings.output))
     _print(report)
-    return 0
+    return ExitCode.DONE if report.rows or not report.items else ExitCode.FAILED
 
 
 class _Text(BytesIO):
@@ -123,6 +124,8 @@ def _lines(report: Report) -> list[str]:
             f"The tools of {counted(report.tools_changed, 'conversation')} are as this version has them, not as they were sent"
         )
     lines += report.notes
+    if report.items and not report.rows:
+        lines.append("Nothing was exported: no conversation is left by these options")
     if report.output != STANDARD_OUTPUT:
         lines.append(f"Written: {shown_path(Path(report.output))}")
     return lines
