@@ -55,7 +55,7 @@ def broken(test):
     raise ValueError("no luck")
 """
 SYSTEM = {"role": "system", "content": "Be brief."}
-ASKED = [
+ASKED: list[dict[str, Any]] = [
     SYSTEM,
     {"role": "user", "content": "Hello?"},
     {"role": "assistant", "content": "Hi."},
@@ -80,11 +80,9 @@ async def performed(
     return await perform_eval(folder, name, **settings)
 
 
-def test_of(test_id: str = "t", input: Any = "Say it.", **more: Any) -> dict[str, Any]:
+def asking(test_id: str = "t", input: Any = "Say it.", **more: Any) -> dict[str, Any]:
+    """A test that every answer passes."""
     return {"id": test_id, "input": input, "criteria": "c", "assert": [{"type": "regex", "value": "."}], **more}
-
-
-test_of.__test__ = False  # type: ignore[attr-defined]
 
 
 def of_target(found: Sequence[Conversation], target: str) -> Conversation:
@@ -103,8 +101,8 @@ async def test_every_kind_of_target_answers_in_a_conversation(tmp_path: Path) ->
         "function": {"provider": "python", "function": "own.py:answer"},
         "tool": {"provider": "cli", "command": f"{sys.executable} -c 'print(1)' >{{OUTPUT_FILE}}"},
     }
-    about = {"metadata": {"level": 2}, "tags": ["x"], "expected_output": "yes"}
-    run = await performed(tmp_path, targets, [test_of(input=ASKED, **about)])
+    about: dict[str, Any] = {"metadata": {"level": 2}, "tags": ["x"], "expected_output": "yes"}
+    run = await performed(tmp_path, targets, [asking(input=ASKED, **about)])
     found = conversations(run.folder)
     assert [each.agent for each in found] == list(targets)
     assert {each.label for each in found} == {"t"}
@@ -112,7 +110,13 @@ async def test_every_kind_of_target_answers_in_a_conversation(tmp_path: Path) ->
     assert {each.stop_reason for each in found} == {"answered"}
     assert all(each.score == 1 and each.verdict == "pass" for each in found)
     assert all([score["type"] for score in each.scores] == ["regex"] for each in found)
-    test = {"test_id": "t", "dataset": "suite", "criteria": "c", "metadata": {"level": 2}, "tags": ["x"]}
+    test: dict[str, Any] = {
+        "test_id": "t",
+        "dataset": "suite",
+        "criteria": "c",
+        "metadata": {"level": 2},
+        "tags": ["x"],
+    }
     test |= {"expected_output": [{"role": "assistant", "content": "yes"}]}
     assert all(each.source == test for each in found)
     assert [each.agent for each in found if each.simulated] == ["plain", "agent", "mock"]
@@ -131,7 +135,7 @@ async def test_every_kind_of_target_answers_in_a_conversation(tmp_path: Path) ->
 async def test_what_a_model_was_sent_is_what_is_exported(tmp_path: Path) -> None:
     told = {**SIMULATED, "system_prompt": "You are told.", "ephemeral_system_prompt": "Not kept."}
     targets = {"plain": SIMULATED, "told": told, "agent": {**AGENT, "seed": 5}}
-    run = await performed(tmp_path, targets, [test_of(input=ASKED)])
+    run = await performed(tmp_path, targets, [asking(input=ASKED)])
     found = conversations(run.folder)
     plain, of_told, agent = found
     assert brief(plain.turns[:-1]) == [*GIVEN, SHOWN]
@@ -154,7 +158,7 @@ async def test_what_a_model_was_sent_is_what_is_exported(tmp_path: Path) -> None
 
 
 async def test_the_messages_of_a_record_are_its_conversation(tmp_path: Path) -> None:
-    run = await performed(tmp_path, {"it": {"provider": "python", "function": "own.py:answer"}}, [test_of()])
+    run = await performed(tmp_path, {"it": {"provider": "python", "function": "own.py:answer"}}, [asking()])
     (found,) = conversations(run.folder)
     assert brief(found.turns) == [
         ("user", "Say it."),
@@ -171,7 +175,7 @@ async def test_the_messages_of_a_record_are_its_conversation(tmp_path: Path) -> 
 
 
 async def test_samples_share_their_prompt_and_are_numbered(tmp_path: Path) -> None:
-    tests = [test_of("a"), test_of("b"), test_of("c", "Another.")]
+    tests = [asking("a"), asking("b"), asking("c", "Another.")]
     run = await performed(tmp_path, {"plain": SIMULATED, "other": SIMULATED}, tests, trials=3)
     found = conversations(run.folder)
     assert [each.sample for each in found[:3]] == [0, 1, 2]
@@ -186,7 +190,7 @@ async def test_turns_of_a_test_are_one_conversation(tmp_path: Path) -> None:
         {"input": "First?"},
         {"input": [{"role": "assistant", "content": "Wait."}, {"role": "user", "content": "Second?"}]},
     ]
-    test = test_of(input=[SYSTEM], mode="conversation", turns=turns)
+    test = asking(input=[SYSTEM], mode="conversation", turns=turns)
     targets = {"plain": SIMULATED, "agent": AGENT, "function": {"provider": "python", "function": "own.py:talk"}}
     run = await performed(tmp_path, targets, [test])
     found = conversations(run.folder)
@@ -235,8 +239,8 @@ async def test_judges_are_conversations_beside(tmp_path: Path) -> None:
     whole = {"type": "composite", "name": "both", "aggregator": "weighted_average"}
     graders = [judged("good"), {**whole, "assert": [{"type": "contains", "value": "a"}, judged("inner")]}]
     turns = [{"input": "One?", "assert": [judged("of-turn")]}, {"input": "Two?"}]
-    talk = test_of("talk", mode="conversation", turns=turns, on_turn_failure="continue") | {"assert": [judged("end")]}
-    tests = [test_of() | {"assert": graders}, talk]
+    talk = asking("talk", mode="conversation", turns=turns, on_turn_failure="continue") | {"assert": [judged("end")]}
+    tests = [asking() | {"assert": graders}, talk]
     run = await performed(tmp_path, {"plain": SIMULATED, "judge": SIMULATED}, tests)
     single, several = conversations(run.folder)
     assert [other.name for other in single.others] == ["judge good", "judge both > inner"]
@@ -262,7 +266,7 @@ async def test_a_judge_that_is_asked_anew_has_as_many_conversations(tmp_path: Pa
     async with ScriptedServer(reply) as server:
         judge = {"provider": "model", "model": "m", "base_url": server.base_url}
         targets = {"mock": {"provider": "mock", "response": "x"}, "judge": judge}
-        tests = [test_of() | {"assert": [{"type": "llm_judge", "name": "j", "target": "judge"}]}]
+        tests = [asking() | {"assert": [{"type": "llm_judge", "name": "j", "target": "judge"}]}]
         run = await performed(tmp_path, targets, tests)
         if replies:
             run = await performed(tmp_path, targets, tests, resume=True, retry_errors=True)
@@ -282,7 +286,7 @@ async def test_what_went_wrong_is_told_apart(tmp_path: Path) -> None:
         "broken": {"provider": "python", "function": "own.py:broken"},
     }
     never = {"type": "contains", "value": "\0 never"}
-    run = await performed(tmp_path, targets, [test_of() | {"assert": [never]}], max_attempts=1)
+    run = await performed(tmp_path, targets, [asking() | {"assert": [never]}], max_attempts=1)
     assert [each["status"] for each in run.records()] == ["failed", "error", "error"]
     failed, cut = conversations(run.folder)  # the broken one said nothing
     assert (failed.state, failed.score, failed.stop_reason) == (ItemState.COMPLETED, 0, "answered")
@@ -296,7 +300,7 @@ async def test_what_went_wrong_is_told_apart(tmp_path: Path) -> None:
 
 
 async def test_answers_of_another_run_are_conversations_too(tmp_path: Path) -> None:
-    first = await performed(tmp_path, {"agent": AGENT}, [test_of(input=ASKED)], "first")
+    first = await performed(tmp_path, {"agent": AGENT}, [asking(input=ASKED)], "first")
     again = await perform_eval(tmp_path, "again", regrade="first")
     (before,), (after,) = conversations(first.folder), conversations(again.folder)
     assert brief(after.turns[:3]) == brief(before.turns[:3])
@@ -309,7 +313,7 @@ async def test_answers_of_another_run_are_conversations_too(tmp_path: Path) -> N
 
 async def test_a_file_that_is_gone_does_not_matter(tmp_path: Path) -> None:
     given: list[dict[str, Any]] = [ASKED[3], {"role": "user", "content": "Last."}]
-    run = await performed(tmp_path, {"plain": SIMULATED}, [test_of(input=given)])
+    run = await performed(tmp_path, {"plain": SIMULATED}, [asking(input=given)])
     (before,) = conversations(run.folder)
     assert "a note" in brief(before.turns)[0][1]
     shutil.copytree(run.folder, tmp_path / "elsewhere" / "run")
@@ -324,7 +328,7 @@ async def test_a_setting_whose_variable_is_not_set_here_hinders_nothing(
 ) -> None:
     monkeypatch.setenv("MY_TONE", "Speak low.")
     target = {**SIMULATED, "system_prompt": "${{ MY_TONE }}"}
-    run = await performed(tmp_path, {"plain": target}, [test_of()])
+    run = await performed(tmp_path, {"plain": target}, [asking()])
     (found,) = conversations(run.folder)
     assert brief(found.turns[:1]) == [("system", "Speak low.")]
     monkeypatch.delenv("MY_TONE")
@@ -334,7 +338,7 @@ async def test_a_setting_whose_variable_is_not_set_here_hinders_nothing(
 
 async def test_of_a_run_that_goes_on_there_is_what_has_ended(tmp_path: Path) -> None:
     target = {"provider": "python", "function": "own.py:waits"}
-    running = asyncio.create_task(performed(tmp_path, {"it": target}, [test_of("a"), test_of("b")], workers=2))
+    running = asyncio.create_task(performed(tmp_path, {"it": target}, [asking("a"), asking("b")], workers=2))
     folder = tmp_path / "data/run"
     while not (is_made(folder) and any(each.label == "a" for each in conversations(folder))):
         await asyncio.sleep(0.02)
@@ -355,7 +359,7 @@ async def test_a_session_is_not_told_its_prompt_twice(tmp_path: Path) -> None:
     ]
     (tmp_path / "session.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     target = {"provider": "transcript", "path": "session.jsonl"}
-    run = await performed(tmp_path, {"it": target}, [test_of()])
+    run = await performed(tmp_path, {"it": target}, [asking()])
     (found,) = conversations(run.folder)
     assert brief(found.turns) == [
         ("user", "My own words."),
@@ -392,7 +396,7 @@ def test_an_answer_comes_behind_its_own_calls() -> None:
 
 
 def test_roles_and_parts_of_other_dialects_are_understood() -> None:
-    output = [
+    output: list[dict[str, Any]] = [
         {"role": "developer", "content": "Rules."},
         {"role": "Human", "content": [{"type": "text", "text": "a"}, "b"]},
         {"role": "ai", "content": {"decision": "yes"}},

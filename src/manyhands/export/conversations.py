@@ -234,6 +234,10 @@ class ConversationSource:
         self.workload = str(reader.meta("workload"))
         self.version = str(reader.meta("version"))
 
+    def has(self, row: ItemRow) -> bool:
+        """Whether an item is still part of the run, and not one that its input does not name any more."""
+        return not row.left_input
+
     def conversations(self, row: ItemRow, steps: Sequence[RecordedStep], usage: Usage) -> Iterator[Conversation]:
         """Those of one item, its agent's first. ``steps``: of its latest attempt, in order of recording; ``usage``: of all its steps."""
         raise NotImplementedError

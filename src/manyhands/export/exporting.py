@@ -470,7 +470,7 @@ class _Export:
         reason: str | None = None
         if run.selected is not None and row.number not in run.selected:
             reason = "not selected"
-        elif row.left_input:
+        elif not run.source.has(row):
             reason = "not in the input any more"
         elif not row.state.final:
             reason = "not ended"

@@ -17,6 +17,7 @@ from manyhands.core.messages import Message
 from manyhands.core.outcomes import ItemState, StopReason
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import ItemRow, RecordedStep
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.export.conversations import (
     Conversation,
     ConversationSource,
@@ -64,7 +65,21 @@ class _Reply:
 
 
 class MemoryConversations(ConversationSource):
-    """The one conversation of each agent, with those of the judge. ``score``: the share of the highest score; ``scores``: of each test."""
+    """The one conversation of each agent, with those of the judge. ``score``: the share of the highest score; ``scores``: of each test.
+
+    A run's input is what was last asked for. Agents of earlier times are part of it, but for conversations that were begun anew.
+    """
+
+    def __init__(self, reader: JournalReader) -> None:
+        super().__init__(reader)
+        self._latest: dict[str, int] = {}
+        """The latest conversation of each agent, by its number."""
+        for row in reader.items():
+            name, number = row.payload["name"], row.payload["round"]
+            self._latest[name] = max(number, self._latest.get(name, number))
+
+    def has(self, row: ItemRow) -> bool:
+        return bool(row.payload["round"] == self._latest[row.payload["name"]])
 
     def conversations(self, row: ItemRow, steps: Sequence[RecordedStep], usage: Usage) -> Iterator[Conversation]:
         replies = _replies(steps)
