@@ -84,7 +84,7 @@ _PLAIN = (
 )
 _PLAIN_TOO = ("simulated", "reason", "stop_reason", "score", "verdict", "tokens")
 """The fields of a conversation that are columns as they are."""
-_INT64 = range(-(1 << 63), 1 << 63)
+_INT64 = 1 << 63
 _BATCH_ROWS, _BATCH_SIZE = 1000, 4 << 20
 """Rows that are held as Python objects at once, and about how many characters of text."""
 _GROUP_ROWS, _GROUP_BYTES = 20_000, 32 << 20
@@ -116,7 +116,8 @@ class Parquet(Format):
         row |= conversation.usage.to_json()
         row |= {name: _microseconds(getattr(conversation, name)) for name in _TIMES}
         row["state"] = conversation.state.value
-        row["seed"] = conversation.seed if conversation.seed in _INT64 else None
+        seed = conversation.seed
+        row["seed"] = seed if seed is not None and -_INT64 <= seed < _INT64 else None
         row["messages"] = self._messages(conversation)
         row["tools"] = _text(list(conversation.tools))
         row["source"] = _text(dict(conversation.source))
