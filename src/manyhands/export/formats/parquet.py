@@ -130,7 +130,7 @@ class Parquet(Format):
         return _Rows(path)
 
     def extra_files(self, files: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
-        return {DatasetCard.NAME: self._card.text(files)} if self.writes_folder else {}
+        return {DatasetCard.NAME: self._card.text(files)}
 
     def _messages(self, conversation: Conversation) -> list[dict[str, Any]]:
         messages = chat_messages(conversation.turns, self.reasoning_mode, self.losses)

@@ -84,7 +84,7 @@ class Records(Format):
         yield conversation.to_json()
 
     def extra_files(self, files: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
-        return {DatasetCard.NAME: self._card.text(files)} if self.writes_folder else {}
+        return {DatasetCard.NAME: self._card.text(files)}
 
 
 COLUMNS = (
