@@ -12,7 +12,7 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.workloads.trajectories.grade_file import load_checks
+from manyhands.graders.conversations.grade_file import load_checks
 from tests.support.eval_runs import EvalRun, perform_eval
 
 ANSWER: dict[str, Any] = {

@@ -10,11 +10,11 @@ import pytest
 from manyhands.agents.run_settings import usable_keys
 from manyhands.core.errors import UserError
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.graders.conversations.grade_file import GradeFile
 from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from manyhands.workloads.memory.agents.choice import choose_agent
 from manyhands.workloads.memory.settings import MemorySpec, keys_of, with_endpoints
-from manyhands.workloads.trajectories.grade_file import GradeFile
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.spec import BatchSpec
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from manyhands.core.failures import Cause
 
+GRADE = "grade"
+"""In the record of an outcome: what graders found."""
+
 
 class ItemState(StrEnum):
     """Where an item stands. The last four are final; an item is in exactly one state at any time."""

@@ -49,7 +49,7 @@ from manyhands.workloads.trajectories.spec import BatchSpec
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
 if TYPE_CHECKING:
-    from manyhands.workloads.trajectories.grade_file import GradeFile
+    from manyhands.graders.conversations.grade_file import GradeFile
 
 BAD_ROWS_SHOWN = 20
 
@@ -215,7 +215,7 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
 def _checks(options: BatchSpec) -> GradeFile | None:
     if options.grade_checks is None:
         return None
-    from manyhands.workloads.trajectories.grade_file import GradeFile  # graders take long to import
+    from manyhands.graders.conversations.grade_file import GradeFile  # graders take long to import
 
     return GradeFile.from_json(options.grade_checks)
 

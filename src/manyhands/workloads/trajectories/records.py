@@ -8,14 +8,13 @@ from typing import Any, NamedTuple, TypedDict
 from manyhands.agents.reading import brief_usage
 from manyhands.agents.task import AgentResult, ToolUse
 from manyhands.core.messages import Message, text_of
+from manyhands.core.outcomes import GRADE
 from manyhands.export.sharegpt_reading import UNUSED
 from manyhands.models.reasoning import SCRATCHPAD
 from manyhands.workloads.trajectories.original import counts_of, object_of, whole_of
 
 ADOPTED = "adopted"
 """In an item's record: the line that the original program had written for it."""
-GRADE = "grade"
-"""In an item's record: what its graders found."""
 JUDGE_KEY = "judge_api_key"
 """The name of the key of the judge's endpoint among the workload's secrets."""
 ToolStats = dict[str, dict[str, int]]

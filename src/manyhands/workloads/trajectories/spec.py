@@ -45,7 +45,7 @@ GRADING = "Grading"
 
 def _load_checks(path: str) -> dict[str, Any]:
     """The file of graders, as it is recorded. Raises UserError."""
-    from manyhands.workloads.trajectories.grade_file import load_checks  # graders take long to import
+    from manyhands.graders.conversations.grade_file import load_checks  # graders take long to import
 
     return load_checks(path)
 

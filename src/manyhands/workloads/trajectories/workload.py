@@ -27,7 +27,7 @@ from manyhands.agents.toolbox import RunTools, Toolbox
 from manyhands.agents.trajectory import describe_step, fold
 from manyhands.agents.world import World
 from manyhands.core.messages import Message
-from manyhands.core.outcomes import ItemState, Outcome, OutputLine, StopReason
+from manyhands.core.outcomes import GRADE, ItemState, Outcome, OutputLine, StopReason
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import (
     Context,
@@ -62,7 +62,6 @@ from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT
 from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity
 from manyhands.workloads.trajectories.records import (
     ADOPTED,
-    GRADE,
     JUDGE_KEY,
     LOW_SCORE,
     REMEDIES,
@@ -177,18 +176,22 @@ class TrajectoryWorkload(Workload):
                 stack.push_async_callback(self._model.close)
             if self._options.grade_checks is not None:
                 # Graders take long to import.
-                from manyhands.workloads.trajectories.grade_file import GradeFile
+                from manyhands.graders.conversations.grade_file import GradeFile
+                from manyhands.graders.conversations.grading import programs_at_once
                 from manyhands.workloads.trajectories.grading import TrajectoryGrader
 
+                checks = GradeFile.from_json(self._options.grade_checks)
                 self._grader = await stack.enter_async_context(
                     TrajectoryGrader.opened(
-                        GradeFile.from_json(self._options.grade_checks),
+                        checks,
+                        checks.judge_options(self._options),
                         self._options,
                         keys=keys_in(self._secrets, JUDGE_KEY),
                         headers=headers_among(self._secrets, JUDGE_KEY),
                         run_folder=self._folder,
                         mark=process_mark(self._run_id),
                         replay=replay,
+                        at_once=programs_at_once(self._options),
                     )
                 )
             yield
@@ -314,7 +317,7 @@ class TrajectoryWorkload(Workload):
             message = f"tags in its texts: {saved.tags}"
             return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=message)
         if self._grader is not None:
-            record = await self._grader.graded(context, payload, kept, result, record)
+            record = await self._grader.graded_trajectory(context, payload, kept, result, record)
             if (low := self._too_low(record)) is not None:
                 return Outcome(ItemState.DISCARDED, record, reason=LOW_SCORE, message=low)
         if not options.batch_files:

@@ -9,6 +9,7 @@ from manyhands.agents.task import AgentTask
 from manyhands.agents.toolbox import RunTools
 from manyhands.core.digests import content_key
 from manyhands.core.messages import Message
+from manyhands.core.outcomes import GRADE
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
@@ -22,7 +23,7 @@ from manyhands.export.conversations import (
 from manyhands.export.sharegpt_reading import messages_of
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.prepared import Prepared
-from manyhands.workloads.trajectories.records import ADOPTED, GRADE
+from manyhands.workloads.trajectories.records import ADOPTED
 
 
 class TrajectoryConversations(ConversationSource):

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, NotRequired, TextIO, TypedDict, cast
 
 from manyhands.core.jsonio import line, pretty
-from manyhands.core.outcomes import ItemState
+from manyhands.core.outcomes import GRADE, ItemState
 from manyhands.engine.contract import ItemRow, RunReader
 from manyhands.io.files import written_aside
 from manyhands.runs.ledger import ledger
@@ -21,7 +21,7 @@ from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, fig
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.lines.entry import local_time
 from manyhands.workloads.trajectories.prepared import Prepared
-from manyhands.workloads.trajectories.records import GRADE, NO_REASONING
+from manyhands.workloads.trajectories.records import NO_REASONING
 from manyhands.workloads.trajectories.results.kept_samples import NOT_BEST, BatchResults, Render
 from manyhands.workloads.trajectories.results.statistics import Statistics
 

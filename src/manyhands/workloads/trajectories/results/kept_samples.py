@@ -17,13 +17,13 @@ from typing import IO
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads, unbroken
-from manyhands.core.outcomes import ItemState, OutputLine
+from manyhands.core.outcomes import GRADE, ItemState, OutputLine
 from manyhands.engine.contract import FinishedItem, ItemRow, RecordedStep, RunReader
 from manyhands.export.sharegpt_reading import ESCAPED_TAGS
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.original import batch_files
 from manyhands.workloads.trajectories.prepared import Prepared
-from manyhands.workloads.trajectories.records import GRADE, score_of
+from manyhands.workloads.trajectories.records import score_of
 from manyhands.workloads.trajectories.results.statistics import RunStatistics, ScoreStatistics, TagFigures
 
 _INDEX = re.compile(rb'\{"prompt_index": (\d+),')

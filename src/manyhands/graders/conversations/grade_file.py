@@ -1,4 +1,4 @@
-"""The file of ``--grade``: the graders that score trajectories, and how."""
+"""The file of ``--grade``: the graders that score conversations, and how."""
 
 from __future__ import annotations
 
@@ -85,6 +85,11 @@ class GradeFile:
         if {"model", "base_url"} & changes.keys():
             changes = OF_ONE_MODEL | changes
         return options.changed(OF_AGENTS | changes)
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether a grader of it asks a model."""
+        return next(_asking(self.entries), None) is not None
 
     def to_json(self) -> dict[str, Any]:
         """As it is recorded with the run."""

@@ -1,0 +1,67 @@
+"""What is exported, imported and exported again gives the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.export.conversations import Conversation
+from manyhands.export.format import Format, Losses, load_format
+from manyhands.export.readers.chat import with_facts
+from manyhands.export.readers.fields import Field
+from manyhands.export.readers.reader import load_reader
+from manyhands.export.readers.records import from_kept, kept_record
+from manyhands.export.settings import ExportSettings
+from tests.support.batches import BatchFolder, read_lines, run_command
+from tests.support.conversations import conversations
+
+FORMATS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "openai": ("messages", {}),
+    "messages": ("messages", {}),
+    "messages-thinking": ("messages", {"reasoning": "keep"}),
+    "messages-split": ("messages", {"layout": "prompt_completion"}),
+    "sharegpt": ("sharegpt", {}),
+    "atif": ("atif", {}),
+    "atif-1.8": ("atif", {"atif_version": "1.8"}),
+    "jsonl": ("jsonl", {}),
+}
+"""By export format (and what it is given): the import format that reads it."""
+
+
+def made(name: str) -> Format:
+    format = name.partition("-")[0]
+    return load_format(format)(ExportSettings(to=format, **FORMATS[name][1]), Losses())
+
+
+def rows(name: str, conversation: Conversation) -> list[Json]:
+    return [loads(dumps(row)) for row in made(name).rows(conversation)]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(conversation=conversations())
+def test_rows_come_back_equal(name: str, conversation: Conversation) -> None:
+    reader = load_reader(FORMATS[name][0])()
+    before = rows(name, conversation)
+    again = []
+    for row in before:
+        found = with_facts(reader.conversation(Field(row), Path("rows.jsonl")))
+        again += rows(name, from_kept(loads(dumps(kept_record(found)))))
+    assert again == before
+
+
+@pytest.mark.parametrize("name", ["messages", "sharegpt", "atif", "jsonl"])
+def test_a_run_comes_back_from_its_export(name: str, tmp_path: Path) -> None:
+    folder = BatchFolder(tmp_path, [{"prompt": f"Count to {number}.", "level": number} for number in range(5)])
+    assert folder.batch("--model=simulated", "--keep_unreasoned").code == 0
+    exported = [f"--to={name}", "--reasoning=field" if name != "sharegpt" else "--reasoning=keep"]
+    assert run_command(tmp_path, "export", "r", *exported, "--output=one.jsonl").code == 0
+    assert run_command(tmp_path, "import", f"--from={name}", "one.jsonl", "--run_name=again").code == 0
+    assert run_command(tmp_path, "export", "again", *exported, "--output=two.jsonl").code == 0
+    assert len(read_lines(tmp_path / "one.jsonl")) == 5
+    assert read_lines(tmp_path / "two.jsonl") == read_lines(tmp_path / "one.jsonl")
