@@ -44,6 +44,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("manyhands.cli.show:run", "show a run, or the steps of one item"),
     "status": ("manyhands.cli.status:run", "show the progress of a run, also while it executes"),
     "export": ("manyhands.cli.exports.export:run", "write conversations of runs in formats for training and analysis"),
+    "import": (
+        "manyhands.cli.exports.importing:run",
+        "make a run of conversations from files, to show, grade and compare them",
+    ),
     "set": ("manyhands.cli.steering.changing:run", "change the concurrency or the budget of a run, pause it, go on"),
     "retry": ("manyhands.cli.steering.selecting:retry", "execute items of a run again: by state, cause or key"),
     "cancel": ("manyhands.cli.steering.selecting:cancel", "end items of a run: by state, cause or key"),

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
+from keyword import iskeyword
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from manyhands.core.errors import UserError
@@ -68,8 +69,8 @@ class CommandLine:
 
 
 def spell(name: str) -> str:
-    """A field's name as an option."""
-    return f"--{name}"
+    """A field's name as an option. The underscore behind a word that Python keeps for itself is no part of it."""
+    return f"--{name.removesuffix('_')}"
 
 
 def options_of(settings: type[Settings]) -> dict[str, Option]:
@@ -179,6 +180,7 @@ class _Parser:
     def _take(self, word: str) -> None:
         typed, equals, text = word.partition("=")
         name = typed[2:].replace("-", "_")
+        name = f"{name}_" if iskeyword(name) else name
         option = self._options.get(name)
         if option is None:
             self._take_negation_or_complain(word, typed, name)

@@ -124,8 +124,12 @@ def _show_item(reader: JournalReader, item: str, options: argparse.Namespace) ->
         return
     console, limit = out(), None if options.full else TEXT_LIMIT
     _print_head(console, row, summarizer_of(reader).item(row), item_details(reader, row), limit)
-    print_steps(console, load_recorded(reader), steps, limit)
-    if not steps:
+    workload = load_recorded(reader)
+    described = list(workload.describe_item(row)) if attempt == row.attempt else []
+    for label, text in described:
+        _print_text(console, label, text, limit)
+    print_steps(console, workload, steps, limit)
+    if not steps and not described:
         console.print(f"attempt {attempt} has no recorded steps")
 
 
@@ -175,8 +179,12 @@ def _print_step(console: Console, workload: Workload, step: RecordedStep, limit:
     address = f"{step.scope}/{step.seq}"
     console.print(f"\n── {address} {step.kind} · {timestamp(step.started_at)} · {seconds:.2f} s{bill}")
     for label, text in workload.describe_step(step):
-        console.print(f"{label}:", style="bold")
-        console.print("  " + cut(text, limit).replace("\n", "\n  "))
+        _print_text(console, label, text, limit)
+
+
+def _print_text(console: Console, label: str, text: str, limit: int | None) -> None:
+    console.print(f"{label}:", style="bold")
+    console.print("  " + cut(text, limit).replace("\n", "\n  "))
 
 
 def cut(text: str, limit: int | None) -> str:

@@ -243,6 +243,8 @@ class PlannedItem:
     """Of an item that has ended elsewhere already (an adopted folder), and is only to be entered."""
     afresh: str | None = None
     """Why an item that the run has already is executed from nothing: its content was edited, for example."""
+    size: int = 0
+    """About how many bytes its payload has, where that may be many: of large ones fewer are held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +486,10 @@ class Workload(ABC):
         return
 
     # What is shown and written of it
+
+    def describe_item(self, row: ItemRow) -> Iterable[tuple[str, str]]:
+        """What people are shown of an item before its steps, in the form of ``describe_step``: what it holds that no step shows."""
+        return []
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         """A step for people: pairs of a label (``user``, ``assistant``, ``terminal`` …) and text."""

@@ -87,6 +87,12 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         "manyhands.workloads.memory.results.summaries:ScoresSummarizer",
         sub_runs="scores/*",
     ),
+    "imported": WorkloadEntry(
+        "manyhands.workloads.imported.workload:ImportedWorkload",
+        "manyhands.cli.exports.importing:resume",
+        "manyhands.workloads.imported.describing:ImportedSummarizer",
+        "manyhands.workloads.imported.describing:ImportedConversations",
+    ),
     "steps": WorkloadEntry("manyhands.testing.steps_workload:StepsWorkload"),
 }
 """The workloads of this package, by the names that are recorded with their runs."""

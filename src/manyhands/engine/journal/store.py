@@ -29,6 +29,8 @@ from manyhands.engine.journal.writer import GroupWriter, OnCommit
 REWRITE = "rewrite_outputs"
 """The fact that output has to be written again, recorded until that is done: true for all of it, or the names of the files."""
 PLAN_CHUNK = 256
+PLAN_BYTES = 1 << 18
+"""Payloads that are planned by one statement, about; one is always."""
 MAX_MESSAGE = 4000
 NAMED_OUTPUTS = 4096
 """Output files remembered as known to the journal already."""
@@ -91,7 +93,7 @@ class Store:
         Raises UserError for two items with the same key.
         """
         position = 0
-        chunks = _chunks(items, PLAN_CHUNK)
+        chunks = _chunks_by_size(items)
         while group := list(islice(chunks, CHUNKS_IN_TRANSACTION)):
             with storage_errors(self._path), transaction(self._connection):
                 for chunk in group:
@@ -413,6 +415,20 @@ def outcome_row(outcome: Outcome, time: float) -> tuple[Any, ...]:
 def _text(message: str) -> str:
     """A message as the journal can hold it: without secrets, valid Unicode, of bounded length."""
     return without_surrogates(KNOWN.text(message)[:MAX_MESSAGE])
+
+
+def _chunks_by_size(items: Iterable[PlannedItem]) -> Iterator[list[PlannedItem]]:
+    """Chunks of items to be planned: so many at most, and of large ones fewer."""
+    chunk: list[PlannedItem] = []
+    size = 0
+    for item in items:
+        chunk.append(item)
+        size += item.size
+        if len(chunk) == PLAN_CHUNK or size > PLAN_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _chunks(items: Iterable[_Element], size: int) -> Iterator[list[_Element]]:

@@ -1,0 +1,80 @@
+"""Imported conversations for people, for summaries and for exports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from manyhands.core.messages import text_of
+from manyhands.core.outcomes import GRADE
+from manyhands.core.usage import Usage
+from manyhands.engine.contract import ItemRow, RecordedStep
+from manyhands.export.conversations import Conversation, ConversationSource, Turn, side_conversations
+from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, figure
+from manyhands.workloads.imported.planning import ImportedItem
+from manyhands.workloads.imported.results import SUMMARY, score_of
+
+
+class ImportedConversations(ConversationSource):
+    """The conversation of each item, with those of its judges: here, and where it took place."""
+
+    def conversations(self, row: ItemRow, steps: Sequence[RecordedStep], usage: Usage) -> Iterator[Conversation]:
+        found = ImportedItem.of(row.item).conversation
+        found.run, found.run_id = found.run or self.reader.folder.name, found.run_id or self.run_id
+        found.workload = found.workload or self.workload
+        found.item, found.key = row.number, found.key or row.key
+        found.label = found.label or found.key
+        found.state, found.reason = row.state, row.reason or row.cause
+        found.usage = found.usage + usage
+        if (grade := (row.record or {}).get(GRADE)) is not None:
+            found.score, found.verdict, found.scores = grade["score"], grade["verdict"], grade["scores"]
+        found.others = [*found.others, *side_conversations(found, steps)]
+        found.simulated = found.simulated or usage.simulated_calls > 0
+        yield found
+
+
+class ImportedSummarizer(Summarizer):
+    """What a conversation was asked and what it came to, and its score: that of graders here, else the one that it came with."""
+
+    def item(self, row: ItemRow) -> ItemSummary:
+        found = ImportedItem.of(row.item).conversation
+        score, verdict = score_of(found, row.record)
+        return {
+            **super().item(row),
+            "label": found.label or row.key,
+            "sample": found.sample,
+            "score": score,
+            "verdict": verdict,
+            "input": brief(_first(found.turns, "user")),
+            "outcome": brief(row.message or _first(reversed(found.turns), "assistant") or found.stop_reason),
+        }
+
+    def figures(self) -> list[Figure]:
+        scores = self.read_results(SUMMARY).get("scores")
+        return [figure("mean_score", scores["mean"], ".3f")] if scores and scores["scored"] else []
+
+
+def _first(turns: Any, role: str) -> str:
+    return next((text for turn in turns if turn.role == role and (text := text_of(turn.message.get("content")))), "")
+
+
+def described_turns(item: ImportedItem) -> Iterator[tuple[str, str]]:
+    """The turns of a conversation as people are shown them: pairs of a label and text."""
+    conversation = item.conversation
+    yield "from", item.place
+    if conversation.tools:
+        yield "tools", ", ".join(str(tool["function"]["name"]) for tool in conversation.tools)
+    for turn in conversation.turns:
+        yield from _described(turn)
+
+
+def _described(turn: Turn) -> Iterator[tuple[str, str]]:
+    message, given = turn.message, " (given)" if "_given" in turn.message else ""
+    name = f", {message['name']}" if "name" in message else ""
+    if message.get("reasoning"):
+        yield f"{turn.role}{given}, reasoning", message["reasoning"]
+    calls = message.get("tool_calls") or ()
+    if (text := text_of(message.get("content"))) or not calls:
+        yield f"{turn.role}{name}{given}", text
+    for call in calls:
+        yield f"{turn.role}{given}, calls", f"{call['function']['name']}({call['function']['arguments']})"
