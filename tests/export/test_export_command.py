@@ -215,7 +215,7 @@ def test_splits_keep_the_samples_of_a_prompt_together(tmp_path: Path) -> None:
 def test_files_of_bounded_size(mixed: BatchFolder) -> None:
     exported(mixed, "--to=jsonl", "--shard_rows=1", "--output=shards")
     names = sorted(path.name for path in (mixed.path / "shards").iterdir())
-    assert names == [SUMMARY, "train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"]
+    assert names == ["README.md", SUMMARY, "train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"]
 
 
 def test_a_killed_export_leaves_no_half_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
@@ -100,6 +101,7 @@ def _metadata(conversation: Conversation, given: str | None, tags: int) -> dict[
         "name": conversation.name,
         "sample": conversation.sample,
         "attempt": conversation.attempt,
+        "timestamp": "" if ended is None else datetime.fromtimestamp(ended, UTC).isoformat(timespec="microseconds"),
         "model": conversation.model or "",
         "agent": conversation.agent or "",
         "seed": NO_SEED if conversation.seed is None else conversation.seed,

@@ -15,7 +15,7 @@ from manyhands.export.readers.fields import Field
 from manyhands.export.readers.reader import Reader
 
 _TEXTS = ("run", "run_id", "workload", "key", "label", "name", "prompt_key")
-_OPTIONAL_TEXTS = ("ephemeral", "agent", "model", "reason", "stop_reason", "verdict")
+_OPTIONAL_TEXTS = ("ephemeral", "agent", "model", "reason", "stop_reason", "verdict", "version")
 _NUMBERS = ("item", "sample", "attempt")
 _MOMENTS = ("started_at", "finished_at")
 _FLAGS = ("tools_changed", "simulated")
