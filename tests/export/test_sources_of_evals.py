@@ -162,7 +162,7 @@ async def test_the_messages_of_a_record_are_its_conversation(tmp_path: Path) -> 
     (found,) = conversations(run.folder)
     assert brief(found.turns) == [
         ("user", "Say it."),
-        ("assistant", 'I look. find({"of": "t"}) count([1, 2])'),
+        ("assistant", 'I look. find({"of": "t"}) count({"input": [1, 2]})'),
         ("tool", '{"found":3}'),
         ("tool", "2"),
         ("assistant", "There are 3."),
@@ -183,6 +183,16 @@ async def test_samples_share_their_prompt_and_are_numbered(tmp_path: Path) -> No
     assert {len(each) for each in keys.values()} == {1}
     assert keys["a"] == keys["b"] != keys["c"]  # the same words are the same prompt, whatever the test is called
     assert summed(found) == used(run.folder)
+
+
+async def test_answers_of_targets_to_one_test_make_pairs(tmp_path: Path) -> None:
+    targets = {name: {"provider": "mock", "response": f"That is {name}."} for name in ("good", "bad")}
+    yes = {"type": "contains", "value": "good"}
+    run = await performed(tmp_path, targets, [asking(input=ASKED) | {"assert": [yes]}])
+    (row,) = exported(run.folder, "openai-dpo")
+    assert [message["content"] for message in row["input"]["messages"]][:3] == ["Be brief.", "Hello?", "Hi."]
+    outputs = [row[name][-1]["content"] for name in ("preferred_output", "non_preferred_output")]
+    assert outputs == ["That is good.", "That is bad."]
 
 
 async def test_turns_of_a_test_are_one_conversation(tmp_path: Path) -> None:
@@ -378,7 +388,7 @@ def test_an_answer_comes_behind_its_own_calls() -> None:
     lost = {"name": "b", "arguments": '{"x": 1}'}
     both = turns_of_output([{"role": "assistant", "content": "Done.", "tool_calls": [done, lost]}])
     assert brief(both) == [
-        ("assistant", 'a(as it is) b({"x": 1})'),
+        ("assistant", 'a({"input": "as it is"}) b({"x": 1})'),
         ("tool", "1"),
         ("tool", ""),
         ("assistant", "Done."),

@@ -100,8 +100,8 @@ def id_text(field: Field) -> str:
     value = field.value
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise field.error("must be an id: text or a whole number")
-    text = str(value).strip()
-    if not text:
+    text = str(value)
+    if not text.strip():
         raise field.error("must be an id, and is empty")
     if len(text) > MAX_ID:
         raise field.error(f"is longer than {MAX_ID:,} characters")

@@ -167,13 +167,16 @@ def _outcome(call: Mapping[str, Any]) -> Json:
 
 
 def _arguments(call: Mapping[str, Any]) -> str:
-    """A call's arguments as JSON text. A text is taken for what the model wrote."""
+    """A call's arguments as JSON text. A text is taken for what the model wrote; an input that is no object becomes one, of the name
+    ``input``, as chat completions know nothing else."""
     function = call.get("function")
     parts = (call, function) if isinstance(function, dict) else (call,)
-    given = next((part[name] for part in parts for name in _GIVEN_ARGUMENTS if part.get(name) is not None), None)
-    if given is None:
-        return "{}"
-    return given if isinstance(given, str) else spaced(given)
+    name, given = next(
+        ((name, part[name]) for part in parts for name in _GIVEN_ARGUMENTS if part.get(name) is not None), ("", {})
+    )
+    if isinstance(given, str) and (name == "arguments" or given.lstrip().startswith("{")):
+        return given
+    return spaced(given if isinstance(given, dict) else {"input": given})
 
 
 def _time(part: Mapping[str, Any]) -> float | None:
