@@ -98,4 +98,5 @@ def _print_summary(path: Path) -> None:
     out().print_line(f"Conversations: {found['conversations']:,}{left_out}")
     if scores["scored"]:
         verdicts = ", ".join(f"{verdict} {count}" for verdict, count in scores["verdicts"].items())
-        out().print_line(f"Scores: mean {scores['mean']:.3f} of {scores['scored']:,} ({verdicts})")
+        told = f" ({verdicts})" if any(scores["verdicts"].values()) else ""
+        out().print_line(f"Scores: mean {scores['mean']:.3f} of {scores['scored']:,}{told}")

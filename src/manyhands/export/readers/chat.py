@@ -126,6 +126,8 @@ def _reasoning(message: Mapping[str, Any], content: Json) -> tuple[str, Json]:
 
 def apart(content: str) -> tuple[str, str]:
     """The reasoning between think tags at the beginning of a content, and the rest. Tags without reasoning stay where they are."""
+    if "<" not in content:
+        return "", content
     own = _THOUGHT.match(content)
     if own is not None:
         return own[1], content[own.end() :]

@@ -28,8 +28,8 @@ class ImportedConversations(ConversationSource):
         found.usage = found.usage + usage
         if (grade := (row.record or {}).get(GRADE)) is not None:
             found.score, found.verdict, found.scores = grade["score"], grade["verdict"], grade["scores"]
-        found.others = [*found.others, *side_conversations(found, steps)]
         found.simulated = found.simulated or usage.simulated_calls > 0
+        found.others = [*found.others, *side_conversations(found, steps)]
         yield found
 
 
