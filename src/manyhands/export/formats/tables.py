@@ -17,21 +17,21 @@ from manyhands.export.settings import ExportSettings
 from manyhands.io.tables.csv import cell_text, harmless, line_writer
 
 FIELDS = {
-    "run": ("json", "name of the run's folder"),
+    "run": ("string", "name of the run's folder"),
     "run_id": ("string", "the run's id"),
     "workload": ("string", "kind of run"),
     "item": ("int64", "number of the item in its run"),
-    "key": ("json", "identity of the item in its run"),
+    "key": ("string", "identity of the item in its run"),
     "sample": ("int64", "which repeat of the same content it is, from 0"),
     "attempt": ("int64", "which attempt at the item it is, from 1"),
-    "label": ("json", "what people call the item"),
-    "name": ("json", "empty for the conversation of the item's agent, else as `judge NAME`"),
+    "label": ("string", "what people call the item"),
+    "name": ("string", "empty for the conversation of the item's agent, else as `judge NAME`"),
     "prompt_key": ("string", "the same for all samples of one prompt, in every run"),
-    "ephemeral": ("json", "a paragraph of the system message that was sent and is not in the turns"),
+    "ephemeral": ("string", "a paragraph of the system message that was sent and is not in the turns"),
     "tools_changed": ("bool", "whether the tools are not as they were sent"),
     "parallel_tool_calls": ("bool", "the setting of that name, where it was sent"),
-    "agent": ("json", "who answered, where a run compares several"),
-    "model": ("json", "the model that was asked"),
+    "agent": ("string", "who answered, where a run compares several"),
+    "model": ("string", "the model that was asked"),
     "simulated": ("bool", "whether a simulated model wrote any of it"),
     "reason": ("string", "why the item was discarded, failed or was cancelled"),
     "stop_reason": ("string", "why the conversation ended"),
@@ -57,8 +57,9 @@ FIELDS = {
 }
 """The fields of the canonical record: their types for the library ``datasets``, and what they hold.
 
-Without a declared type, ``datasets`` goes by what it sees first, and can't read on where another run has other fields. Texts that people
-choose are ``json`` as well, because it takes a column for times in which every text looks like a date.
+Without a declared type, ``datasets`` goes by what it sees first, and can't read on where another run has other fields. Two things it does
+whatever is declared: a column in which every text looks like a date becomes one of times, and a text in a column of ``json`` that looks
+like JSON is read as such, so that only what is no text, or may be anything, is ``json``.
 """
 BUFFER = 1 << 18
 
