@@ -35,6 +35,23 @@ def test_no_row_is_skipped_and_every_call_is_understood(tmp_path: Path, reasonin
             assert_said(conversation, [each["rest"] for each in row["parsed"]])
 
 
+def test_rows_of_sharegpt_are_read_too(tmp_path: Path) -> None:
+    """With the names of its speakers; calls and results are texts there."""
+    rows = list(rows_of(format_of("sharegpt"), made_conversations()))
+    write_folder(tmp_path / "out", format_of("sharegpt"), rows)
+    names = {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt"}
+    tags = {**names, "observation_tag": "tool", "function_tag": "function_call", "system_tag": "system"}
+    info = {
+        "file_name": "train.jsonl",
+        "formatting": "sharegpt",
+        "columns": {"messages": "conversations"},
+        "tags": tags,
+    }
+    (tmp_path / "out/dataset_info.json").write_text(json.dumps({"ours": info}))
+    found = check("llamafactory", "llamafactory_rows", tmp_path / "out", tmp_path / "copy", home=tmp_path)
+    assert found == {"rows": EXAMPLES, "skipped": 0, "warnings": [], "failures": []}
+
+
 def calls_of(conversation: Conversation) -> list[list[list[object]]]:
     """Name and arguments of each call, by message."""
     return [

@@ -35,5 +35,16 @@ def test_all_pairs_have_openais_types(tmp_path: Path) -> None:
     assert check("openai", "openai_messages", path, home=tmp_path) == {"rows": len(alike), "rejects": []}
 
 
+def test_images_have_openais_types(tmp_path: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    made = [each for each in made_conversations() if each.tools and len(each.turns) > 4]
+    for conversation in made:
+        for turn in conversation.turns:
+            if turn.role in ("user", "tool"):
+                turn.message["content"] = [{"type": "text", "text": "See:"}, image]
+    path = write_lines(tmp_path / "rows.jsonl", rows_of(format_of("openai"), made))
+    assert check("openai", "openai_messages", path, home=tmp_path) == {"rows": len(made), "rejects": []}
+
+
 def answers(conversation: Conversation) -> int:
     return sum(turn.role == "assistant" for turn in conversation.turns)
