@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from manyhands.core.jsonio import Json, dumps, loads
 from manyhands.export.conversations import Conversation
 from manyhands.export.format import Format, Losses, load_format
-from manyhands.export.readers.chat import with_facts
 from manyhands.export.readers.fields import Field
 from manyhands.export.readers.reader import load_reader
 from manyhands.export.readers.records import from_kept, kept_record
@@ -26,6 +25,8 @@ FORMATS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "messages-thinking": ("messages", {"reasoning": "keep"}),
     "messages-split": ("messages", {"layout": "prompt_completion"}),
     "sharegpt": ("sharegpt", {}),
+    "sharegpt-field": ("sharegpt", {"reasoning": "field"}),
+    "sharegpt-drop": ("sharegpt", {"reasoning": "drop"}),
     "atif": ("atif", {}),
     "atif-1.8": ("atif", {"atif_version": "1.8"}),
     "jsonl": ("jsonl", {}),
@@ -50,7 +51,7 @@ def test_rows_come_back_equal(name: str, conversation: Conversation) -> None:
     before = rows(name, conversation)
     again = []
     for row in before:
-        found = with_facts(reader.conversation(Field(row), Path("rows.jsonl")))
+        found = reader.conversation(Field(row), Path("rows.jsonl"))
         again += rows(name, from_kept(loads(dumps(kept_record(found)))))
     assert again == before
 

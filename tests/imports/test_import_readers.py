@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps, loads
 from manyhands.export.conversations import Conversation
-from manyhands.export.format import Losses, Unfit
-from manyhands.export.formats.openai import OpenAI
-from manyhands.export.formats.tables import Records
+from manyhands.export.format import Losses, Unfit, formats, load_format
 from manyhands.export.readers.atif import AtifReader
-from manyhands.export.readers.chat import with_facts
+from manyhands.export.readers.chat import prompt_key
 from manyhands.export.readers.fields import BadRow, Field
 from manyhands.export.readers.reader import READERS, Imported, load_reader
 from manyhands.export.readers.records import from_kept, kept_record
@@ -46,7 +44,7 @@ def written(path: Path, *rows: Any) -> Path:
 
 def one(format: str, row: Any, path: Path = Path("rows.jsonl"), **how: Any) -> Conversation:
     """The conversation of a row. Raises BadRow."""
-    return with_facts(load_reader(format)(**how).conversation(Field(row), path))
+    return load_reader(format)(**how).conversation(Field(row), path)
 
 
 def said(conversation: Conversation) -> list[dict[str, Any]]:
@@ -243,14 +241,18 @@ def check_kept(conversation: Conversation) -> None:
     """It can be kept, exported, and read back."""
     record = loads(dumps(kept_record(conversation)))
     assert loads(dumps(from_kept(record).to_json())) == loads(dumps(conversation.to_json()))
+    assert len(prompt_key(conversation.turns)) == 32
     with_export(conversation)
 
 
 def with_export(conversation: Conversation) -> None:
-    for kind in (OpenAI, Records):
-        if any(turn.role == "assistant" for turn in conversation.turns):
+    """It becomes rows of every format, or is left out for a reason."""
+    for name in formats():
+        format = load_format(name)
+        if format.takes == "conversations":
             with suppress(Unfit):
-                list(kind(ExportSettings(to=kind.name), Losses()).rows(conversation))
+                for row in format(ExportSettings(to=name), Losses()).rows(conversation):
+                    dumps(row)
 
 
 @pytest.mark.parametrize("format", READERS)
@@ -606,7 +608,7 @@ def test_a_folder_of_trajectories(tmp_path: Path) -> None:
     assert [each.place for each in read("atif", tmp_path)] == [
         f"{tmp_path}/a.json, row 1",
         f"{tmp_path}/a.json, row 2",
-        f"{tmp_path}/b.json",
+        f"{tmp_path}/b.json, line 1",
     ]
     written(tmp_path / "t.jsonl", ATIF, ATIF)
     assert [each.place for each in AtifReader().read(tmp_path / "t.jsonl")][1] == f"{tmp_path}/t.jsonl, line 2"

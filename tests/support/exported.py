@@ -24,7 +24,7 @@ def conversations(folder: Path) -> list[Conversation]:
     with closing(JournalReader(folder)) as reader:
         source = source_of(reader)
         assert source is not None
-        return list(conversations_of(source, list(reader.items())))
+        return [found for _, found in conversations_of(source, list(reader.items()))]
 
 
 def exported(folder: Path, to: str = "openai", **settings: Any) -> list[dict[str, Any]]:

@@ -49,9 +49,9 @@ def run(argv: list[str]) -> int:
     return (command or _resume_any)(folder, rest)
 
 
-def print_help(settings: type[Settings]) -> None:
-    """Print what can be said when a run with such settings is continued."""
-    print(help_text(settings, _USAGE, DESCRIPTION, without=NOT_FOR_RESUME, recorded=True))
+def print_help(settings: type[Settings], without: Sequence[str] = ()) -> None:
+    """Print what can be said when a run with such settings is continued. ``without``: settings that are for new runs only."""
+    print(help_text(settings, _USAGE, DESCRIPTION, without=(*NOT_FOR_RESUME, *without), recorded=True))
 
 
 def resumed_settings(

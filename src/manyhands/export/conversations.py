@@ -93,7 +93,7 @@ class Conversation:
     run_id: str
     workload: str
     item: int
-    """The item's number in its run."""
+    """The item's number in its run. Of an imported conversation, that in the run where it took place, if anybody knows."""
     key: str
     """The item's identity in its run."""
     sample: int = 0
@@ -419,13 +419,14 @@ def source_of(reader: JournalReader) -> ConversationSource | None:
     return kind(reader)
 
 
-def conversations_of(source: ConversationSource, rows: Sequence[ItemRow]) -> Iterator[Conversation]:
-    """The conversations of a page of items, whose steps are read by one query."""
+def conversations_of(source: ConversationSource, rows: Sequence[ItemRow]) -> Iterator[tuple[ItemRow, Conversation]]:
+    """The conversations of a page of items, each with its item. Their steps are read by one query."""
     steps = source.reader.steps_of_items([row.number for row in rows])
     again = source.reader.usage_of_items([row.number for row in rows if row.attempt > 1])
     for row in rows:
         usage = again[row.number] if row.number in again else _used(steps[row.number])
-        yield from source.conversations(row, steps[row.number], usage)
+        for conversation in source.conversations(row, steps[row.number], usage):
+            yield row, conversation
 
 
 def _used(steps: Iterable[RecordedStep]) -> Usage:

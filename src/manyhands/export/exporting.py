@@ -319,16 +319,16 @@ class _Export:
             repetitions = stack.enter_context(
                 closing(Repetitions.of(self._settings.dedup, self._settings.near_threshold))
             )
-            for run, conversation in self._conversations(self._report):
+            for run, item, conversation in self._conversations(self._report):
                 reason = self._misfit(conversation)
-                if reason is None and choice is not None and not choice.is_chosen(run, conversation.item):
+                if reason is None and choice is not None and not choice.is_chosen(run, item):
                     reason = "not among the best of their prompt"
                 if reason is None:
                     reason = repetitions.seen(conversation)
                 if reason is not None:
                     self._report.left_out[reason] += 1
                     continue
-                items += self._write_one(conversation, write) and self._first(exported, run, conversation.item)
+                items += self._write_one(conversation, write) and self._first(exported, run, item)
         self._report.exported_items = items
 
     def _first(self, exported: set[tuple[int, int]], run: int, item: int) -> bool:
@@ -412,7 +412,7 @@ class _Export:
         with closing(
             Repetitions.of(self._settings.dedup if pairs else "none", self._settings.near_threshold)
         ) as repeated:
-            for run, conversation in self._conversations(report):
+            for run, item, conversation in self._conversations(report):
                 if (
                     reason := self._unpairable(conversation, repeated) if pairs else self._unranked(conversation)
                 ) is not None:
@@ -421,7 +421,7 @@ class _Export:
                 said = content_key(
                     [turn.message.get("content") for turn in conversation.turns if turn.call or turn.train]
                 )
-                choice.add(Entry(run, conversation.item, conversation.prompt_key, conversation.score, said))
+                choice.add(Entry(run, item, conversation.prompt_key, conversation.score, said))
         return choice
 
     def _unranked(self, conversation: Conversation) -> str | None:
@@ -442,25 +442,25 @@ class _Export:
         row = run.reader.item(str(entry.item))
         if row is None:
             raise UserError(f"{run.reader.folder}: item {entry.item} is gone")
-        found = self._as_kept(next(conversations_of(run.source, [row])))
+        found = self._as_kept(next(conversations_of(run.source, [row]))[1])
         self._misfit(found)  # notes its length
         return self._without_secrets(found, Report("", "", []))
 
     # --- Conversations
 
-    def _conversations(self, report: Report) -> Iterator[tuple[int, Conversation]]:
-        """The conversations that are wanted, each with the number of its run. What is left out is counted."""
+    def _conversations(self, report: Report) -> Iterator[tuple[int, int, Conversation]]:
+        """The conversations that are wanted, each with the number of its run and its item's number there. What is left out is counted."""
         for number, run in enumerate(self._runs):
             for page in run.items():
                 report.items += len(page)
                 rows = [row for row in page if self._wanted(run, row, report)]
                 per_item: Counter[int] = Counter()
-                for conversation in conversations_of(run.source, rows):
-                    per_item[conversation.item] += 1
+                for row, conversation in conversations_of(run.source, rows):
+                    per_item[row.number] += 1
                     for each in self._with_judges(conversation):
                         report.conversations += 1
                         if (kept := self._kept(each, report)) is not None:
-                            yield number, kept
+                            yield number, row.number, kept
                 report.left_out_items["without a conversation"] += sum(not per_item[row.number] for row in rows)
                 if self._progress is not None:
                     self._progress(report.items, self._all)

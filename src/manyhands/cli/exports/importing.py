@@ -35,6 +35,7 @@ _WITHOUT = (
     *("providers_allowed", "providers_ignored", "providers_order", "provider_sort"),
 )
 """Settings of agents' models, which are of no use for judges."""
+_NOT_FOR_RESUME = ("input_files", "from_", "id_field", "skip_bad_rows", *_WITHOUT)
 
 
 def run(argv: list[str]) -> int:
@@ -52,9 +53,9 @@ def run(argv: list[str]) -> int:
 
 def resume(folder: Path, words: list[str]) -> int:
     """Go on with the grading of an import; the exit code."""
-    line = parse(ImportSpec, words, RESUME, without=("input_files", "from_", *_WITHOUT))
+    line = parse(ImportSpec, words, RESUME, without=_NOT_FOR_RESUME)
     if line.help:
-        print_help(ImportSpec)
+        print_help(ImportSpec, _NOT_FOR_RESUME)
         return 0
     options = resumed_settings(ImportSpec, folder, line.values, ("from_", "input_files"))
     return _execute(continue_import(folder, options, notice, os.environ))

@@ -106,6 +106,7 @@ def _metadata(conversation: Conversation, given: str | None, tags: int) -> dict[
         "agent": conversation.agent or "",
         "seed": NO_SEED if conversation.seed is None else conversation.seed,
         "stop_reason": conversation.stop_reason or "",
+        "finished_at": 0.0 if ended is None else float(ended),
         "duration_seconds": 0.0 if began is None or ended is None else round(float(ended - began), 3),
         "simulated": conversation.simulated,
         "usage": usage,

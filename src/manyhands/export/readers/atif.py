@@ -17,7 +17,7 @@ from manyhands.core.messages import Message, ToolCall
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import MAX_COST, ZERO, Usage
 from manyhands.export.conversations import Conversation, ModelCall, Turn
-from manyhands.export.readers.chat import Calls, apart, begun, tool_definitions, with_facts
+from manyhands.export.readers.chat import Calls, apart, begun, ending_of, prompt_key, tool_definitions
 from manyhands.export.readers.fields import BadRow, Field
 from manyhands.export.readers.files import data_files, files_in
 from manyhands.export.readers.reader import MAX_ID, Reader, other_fields
@@ -126,8 +126,9 @@ def read_trajectory(row: Field) -> Conversation:
     found.others = [_other(each) for each in row.get("subagent_trajectories").elements()]
     found.usage = _total_usage(row.get("final_metrics"), steps.turns, is_own=own.given)
     if own.given:
-        _add_own(found, own)
+        _add_own(found, own, agent)
         return found
+    found.stop_reason = ending_of(steps.turns)
     found.key = row.get("trajectory_id").optional_text() or ""
     found.agent = agent.get("name").text()
     times = [turn.at for turn in steps.turns if turn.at is not None]
@@ -138,7 +139,8 @@ def read_trajectory(row: Field) -> Conversation:
 
 def _other(field: Field) -> Conversation:
     """A conversation that took place for another. What it used is part of what that says it used."""
-    found = with_facts(read_trajectory(field))
+    found = read_trajectory(field)
+    found.prompt_key = found.prompt_key or prompt_key(found.turns)
     found.name = found.name or field.get("trajectory_id").optional_text() or found.agent or ""
     found.usage = ZERO
     return found
@@ -152,7 +154,7 @@ def _own(field: Field) -> Field:
     return found
 
 
-def _add_own(found: Conversation, own: Field) -> None:
+def _add_own(found: Conversation, own: Field, agent: Field) -> None:
     """What a trajectory of this program says of its conversation."""
     for name in _TEXTS:
         setattr(found, name, own.get(name).optional_text() or "")
@@ -172,6 +174,7 @@ def _add_own(found: Conversation, own: Field) -> None:
     found.seed, found.tokens = own.get("seed").whole(0, 2**63), own.get("tokens").whole()
     found.started_at, found.finished_at = own.get("started_at").date(), own.get("finished_at").date()
     found.result = own.get("result").value
+    found.version = agent.get("version").optional_text()
     if own.get("source").given:
         found.source = dict(own.get("source").members())
 

@@ -214,14 +214,9 @@ def begun(key: str = "") -> Conversation:
     return Conversation(run="", run_id="", workload="", item=0, key=key)
 
 
-def with_facts(conversation: Conversation) -> Conversation:
-    """With what follows from its turns, where nobody said it: how it ended, and which prompt it is about."""
-    turns = conversation.turns
-    if conversation.stop_reason is None and turns and turns[-1].role == "assistant":
-        conversation.stop_reason = StopReason.ANSWERED.value
-    if not conversation.prompt_key:
-        conversation.prompt_key = prompt_key(turns)
-    return conversation
+def ending_of(turns: Sequence[Turn]) -> str | None:
+    """How a conversation ended of which nobody says it: with its last answer, if nothing follows that."""
+    return StopReason.ANSWERED.value if turns and turns[-1].role == "assistant" else None
 
 
 def prompt_key(turns: Sequence[Turn]) -> str:

@@ -12,6 +12,7 @@ from manyhands.core.jsonio import Json, loads_outside
 from manyhands.export.files import SUMMARY
 from manyhands.io.tables.base import GZIP_DAMAGE, MAX_VALUE, at, open_bytes
 from manyhands.io.tables.formats import open_records, suffix_of
+from manyhands.io.tables.json import holds_json_lines
 
 _LINES = (".jsonl", ".ndjson", ".parquet")
 """Endings of files that hold rows, and nothing else."""
@@ -67,8 +68,11 @@ def rows_of(path: Path) -> Iterator[FoundRow]:
 
 
 def _one_object(path: Path) -> Json:
-    """The object that a file holds as a whole; None for a list, for several values, and for an object with the rows in ``data``."""
+    """The object that a file holds as a whole, on several lines; None for a list, for JSON Lines, and for an object with the rows in
+    ``data``."""
     with suppress(OSError, ValueError, RecursionError, *GZIP_DAMAGE), open_bytes(path) as stream:
+        if holds_json_lines(path):
+            return None
         head = stream.read(1 << 12)
         if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
             return None

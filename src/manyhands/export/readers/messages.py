@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from manyhands.export.conversations import Conversation, Turn
-from manyhands.export.readers.chat import Calls, begun, chat_turns, tool_definitions
+from manyhands.export.readers.chat import Calls, begun, chat_turns, ending_of, tool_definitions
 from manyhands.export.readers.fields import Field
 from manyhands.export.readers.reader import Reader, other_fields
 
@@ -37,13 +37,15 @@ class MessagesReader(Reader):
         key, id_field = self.row_id(row)
         found = begun(key)
         found.turns, found.tools = turns, tool_definitions(row.get("tools"))
+        found.stop_reason = ending_of(turns)
         found.parallel_tool_calls = parallel.flag() if parallel.given else None
         found.source = other_fields(row, *taken, id_field, *with_figures(found, row))
         return found
 
 
 def with_figures(conversation: Conversation, row: Field) -> list[str]:
-    """Give a conversation what a row says of its score and model, where it says it in a way that is known; the names of those fields."""
+    """Give a conversation what a row says of its score and model, where it says it in a way that is known; the names of those fields.
+    Whether a model was simulated is never lost."""
     taken = []
     score, model = row.get("score").value, row.get("model").value
     if isinstance(score, (int, float)) and not isinstance(score, bool) and 0 <= score <= 1:
@@ -52,6 +54,9 @@ def with_figures(conversation: Conversation, row: Field) -> list[str]:
     if isinstance(model, str) and model:
         conversation.model = model
         taken.append("model")
+    if isinstance(row.get("simulated").value, bool):
+        conversation.simulated = row.get("simulated").value
+        taken.append("simulated")
     return taken
 
 

@@ -13,7 +13,7 @@ from manyhands.core.jsonio import Json
 from manyhands.core.text import suggestion
 from manyhands.engine.contract import import_attribute
 from manyhands.export.conversations import Conversation
-from manyhands.export.readers.chat import with_facts
+from manyhands.export.readers.chat import prompt_key
 from manyhands.export.readers.fields import BadRow, Field
 from manyhands.export.readers.files import FoundRow, data_files, rows_of
 
@@ -71,9 +71,11 @@ class Reader(ABC):
         if row.problem is not None:
             return Imported(row.place, None, row.problem)
         try:
-            return Imported(row.place, with_facts(self.conversation(Field(row.value), file)))
+            found = self.conversation(Field(row.value), file)
         except BadRow as error:
             return Imported(row.place, None, str(error))
+        found.prompt_key = found.prompt_key or prompt_key(found.turns)
+        return Imported(row.place, found)
 
     def row_id(self, *holders: Field) -> tuple[str, str]:
         """The id that a row has, and the name of its field; both empty if it has none. ``holders``: the row, and objects in it that

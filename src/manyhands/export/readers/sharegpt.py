@@ -15,7 +15,16 @@ from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import MAX_COST, TokenFigures, Usage
 from manyhands.export.conversations import Conversation, plain_turns
-from manyhands.export.readers.chat import ROLES, Calls, apart, begun, content_of, result_text, tool_definitions
+from manyhands.export.readers.chat import (
+    ROLES,
+    Calls,
+    apart,
+    begun,
+    content_of,
+    ending_of,
+    result_text,
+    tool_definitions,
+)
 from manyhands.export.readers.fields import BadRow, Field
 from manyhands.export.readers.messages import with_figures
 from manyhands.export.readers.reader import Reader, other_fields
@@ -85,6 +94,10 @@ def _line(row: Field, metadata: Field, key: str, _: str) -> Conversation:
             isinstance(message["tool_call_id"], str) and isinstance(message["name"], str)
         ):
             raise row.get("conversations").error("has a tool's result whose tool_call_id or name is no text")
+    thoughts = (turn.get("reasoning") for turn in row.get("conversations").elements() if turn.value["from"] == "gpt")
+    for message, thought in zip((each for each in messages if each["role"] == "assistant"), thoughts, strict=False):
+        if text := thought.optional_text():  # exports with reasoning in a field of its own
+            message["reasoning"] = text
     tools: list[dict[str, Any]] = []
     if messages and messages[0]["role"] == "system":
         messages, tools = _without_wording(messages, row)
@@ -97,11 +110,20 @@ def _line(row: Field, metadata: Field, key: str, _: str) -> Conversation:
     found.stop_reason, found.seed = _stop_reason(row, metadata), _natural(metadata.get("seed"))
     found.usage, found.source = _usage(metadata), _source(metadata)
     _graded(found, metadata)
-    finished = metadata.get("timestamp")
-    if finished.given and finished.text():
-        found.finished_at = _local(finished)
-        found.started_at = found.finished_at - (metadata.get("duration_seconds").number(0) or 0.0)
+    _timed(found, metadata)
+    for ours, theirs in (("run", "run"), ("prompt_key", "prompt"), ("name", "name")):
+        setattr(found, ours, metadata.get(theirs).optional_text() or "")
+    found.agent = metadata.get("agent").optional_text()
     return found
+
+
+def _timed(found: Conversation, metadata: Field) -> None:
+    """When it took place: exports say when it ended in seconds since 1970, trajectories by the clock on the wall; none is 0 or empty."""
+    written = metadata.get("timestamp")
+    finished = metadata.get("finished_at").moment() or (_local(written) if written.given and written.text() else None)
+    if finished:
+        found.finished_at = finished
+        found.started_at = max(0.0, finished - (metadata.get("duration_seconds").number(0) or 0.0))
 
 
 def _without_wording(messages: list[Message], row: Field) -> tuple[list[Message], list[dict[str, Any]]]:
@@ -224,6 +246,7 @@ def _others_row(row: Field, turns: Field, key: str, id_field: str) -> Conversati
         messages[:1] = [{"role": "system", "content": own}] if own else []
     found = begun(key)
     found.turns, found.tools = plain_turns(messages), tools
+    found.stop_reason = ending_of(found.turns)
     if not found.turns:
         raise turns.error("has no turns but the system's")
     found.source = other_fields(row, "conversations", "system", "tools", id_field, *with_figures(found, row))

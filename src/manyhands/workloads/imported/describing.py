@@ -22,7 +22,7 @@ class ImportedConversations(ConversationSource):
         found = ImportedItem.of(row.item).conversation
         found.run, found.run_id = found.run or self.reader.folder.name, found.run_id or self.run_id
         found.workload = found.workload or self.workload
-        found.item, found.key = row.number, found.key or row.key
+        found.item, found.key = found.item or row.number, found.key or row.key
         found.label = found.label or found.key
         found.state, found.reason = row.state, row.reason or row.cause
         found.usage = found.usage + usage
