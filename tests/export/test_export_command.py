@@ -199,6 +199,14 @@ def test_what_is_there_and_no_export_stays(mixed: BatchFolder) -> None:
     assert "messages" in read_lines(kept)[0]
 
 
+def test_a_file_of_any_name_beside_an_export_stays(mixed: BatchFolder) -> None:
+    beside = mixed.path / "beside.jsonl.parts"
+    beside.mkdir()
+    (beside / "mine").write_text("mine")
+    exported(mixed, "--to=jsonl", "--output=beside.jsonl")
+    assert (beside / "mine").read_text() == "mine"
+
+
 def test_splits_keep_the_samples_of_a_prompt_together(tmp_path: Path) -> None:
     folder = made(tmp_path, [f"prompt {number}" for number in range(40)], "--samples=2")
     ran = exported(folder, "--to=jsonl", "--split=train=0.75,valid=0.25", "--output=o")

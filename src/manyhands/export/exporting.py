@@ -7,7 +7,6 @@ pairs), they are gone through once before, and what the choice needs of each is 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import statistics
 from array import array
 from collections import Counter
@@ -40,6 +39,7 @@ from manyhands.export.files import (
     Sink,
     SplitFiles,
     check_target,
+    folder_beside,
     folder_written_aside,
     summary_path,
 )
@@ -277,14 +277,11 @@ class _Export:
         check_target(path, overwrite=self._settings.overwrite)
         if path.is_dir():
             raise UserError(f"{path}: is a folder; {self._format.name} is one file")
-        beside = path.with_name(f"{path.name}.parts")
-        with folder_written_aside(beside, overwrite=True) as folder:
+        with folder_beside(path) as folder:
             yield folder
-            written = next(each for each in folder.iterdir() if not each.name.startswith("."))
             with written_aside(summary_path(path)) as handle:
                 handle.write(pretty(self._report.to_json()) + "\n")
-            written.replace(path)
-        shutil.rmtree(beside, ignore_errors=True)
+            (folder / self._report.files[0]).replace(path)
 
     def _finished(self, splits: Mapping[str, int]) -> Report:
         report = self._report

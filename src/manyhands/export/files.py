@@ -225,23 +225,32 @@ def folder_written_aside(path: Path, *, overwrite: bool = False) -> Iterator[Pat
     Raises UserError if ``path`` is there and no earlier export (unless it is to be overwritten), StorageError if it can't be written.
     """
     check_target(path, overwrite=overwrite)
+    with folder_beside(path) as aside:
+        yield aside
+        old = aside.with_suffix(".old")
+        try:
+            if path.is_symlink() or path.is_file():
+                path.unlink()
+            elif path.exists():
+                path.replace(old)
+            aside.replace(path)
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """A new hidden folder beside ``path``, which disappears in the end. Raises StorageError if it, or what is put into it, can't be written."""
     aside = path.with_name(f".{path.name}.{next(_serial)}.{os.getpid()}.new")
-    old = aside.with_suffix(".old")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path)
         aside.mkdir()
         yield aside
-        if path.is_symlink() or path.is_file():
-            path.unlink()
-        elif path.exists():
-            path.replace(old)
-        aside.replace(path)
     except OSError as error:
         raise StorageError(f"{path}: can't be written ({error.strerror or error})") from error
     finally:
-        for each in (aside, old):
-            shutil.rmtree(each, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def check_target(path: Path, *, overwrite: bool) -> None:
