@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from manyhands.export.files import SUMMARY
+from manyhands.export.tokens import nearest_rank
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
 from tests.docs.test_schemas import problems
 from tests.support.batches import BatchFolder, Ran, ServerThread, prompt_of, read_lines, run_command
@@ -268,6 +269,10 @@ def test_a_folder_that_takes_nothing_is_said(mixed: BatchFolder) -> None:
         (["--to=jsonl", "--max_length=5"], "name a --tokenizer"),
         (["--to=jsonl", "--tokenizer=nothing.json"], "no such file"),
         (["--to=jsonl", "--output=-", "--shard_rows=2"], "is not one file of lines here"),
+        (["--to=openai", "--tools=struct"], "--tools: means nothing to the format openai"),
+        (["--to=messages", "--atif_version=1.8"], "--atif_version: means nothing to the format messages"),
+        (["--to=preference", "--best_of=1"], "--best_of: means nothing to the format preference"),
+        (["--to=jsonl", "--keep=errors"], "known: truncated, synthetic, ephemeral"),
     ],
 )
 def test_bad_usage_is_one_line(mixed: BatchFolder, words: list[str], message: str) -> None:
@@ -325,6 +330,12 @@ def test_a_secret_stops_the_export_at_its_place(leaks: BatchFolder, place: str) 
     assert not [*leaks.path.glob("*stopped*")]
 
 
+def test_a_secret_among_rows_of_standard_output_is_said_to_follow_them(leaks: BatchFolder) -> None:
+    ran = exported(leaks, "--to=jsonl", "--output=-", code=2)
+    assert "the rows before it were written" in ran.err
+    assert "nothing was written" not in ran.err
+
+
 @pytest.mark.parametrize("name", ["openai", "jsonl"])
 def test_redacted_exports_hold_none(leaks: BatchFolder, name: str) -> None:
     ran = exported(leaks, f"--to={name}", "--redact", "--output=clean.jsonl")
@@ -374,6 +385,11 @@ def test_tokens_are_counted_and_bounded(lengths: BatchFolder, tokenizer: Path) -
     assert f"2 longer than {longest:,} tokens" in ran.out
     assert "without a chat template" in ran.out
     assert len(read_lines(lengths.path / "t.jsonl")) == 2
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1, 1), (2, 2), (19, 19), (20, 19), (100, 95), (101, 96)])
+def test_nearest_rank(number: int, expected: int) -> None:
+    assert nearest_rank(range(1, number + 1), 95) == expected
 
 
 def test_a_chat_template_counts_too(lengths: BatchFolder, tokenizer: Path, tmp_path: Path) -> None:

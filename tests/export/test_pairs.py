@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,19 @@ def numbered(first: int = 0) -> Handler:
     return reply
 
 
-def graded(path: Path, samples: int = 4, first: int = 0, name: str = "r") -> BatchFolder:
-    folder = BatchFolder(path, ANSWERS)
+def graded(
+    path: Path,
+    samples: int = 4,
+    first: int = 0,
+    name: str = "r",
+    *,
+    prompts: Iterable[str] = ANSWERS,
+    handler: Handler | None = None,
+) -> BatchFolder:
+    folder = BatchFolder(path, prompts)
     (path / "check.py").write_text(CHECK)
     (path / "checks.yaml").write_text(f"- {{name: own, type: code_judge, script: [{sys.executable}, check.py]}}\n")
-    with ServerThread(numbered(first)) as server:
+    with ServerThread(handler or numbered(first)) as server:
         words = (f"--base_url={server.base_url}", "--grade=checks.yaml", f"--samples={samples}", "--num_workers=1")
         ran = folder.batch(*words, f"--run_name={name}")
     assert ran.code == 0, ran
@@ -124,6 +132,20 @@ def test_neither_equal_scores_nor_equal_words_make_a_pair(folder: BatchFolder) -
     assert not {prompt for prompt, _, _ in paired(folder, "--pairs=all")} & {"alike", "same"}
 
 
+def test_samples_that_call_something_else_are_not_equal(tmp_path: Path) -> None:
+    begun = itertools.count()
+
+    def reply(request: RecordedRequest) -> Reply:
+        if request.body["messages"][-1]["role"] == "tool":
+            return chat_response("as ever", reasoning="Hm.")
+        function = {"name": "terminal", "arguments": json.dumps({"command": f"echo {next(begun)}"})}
+        return chat_response("I look.", reasoning="Hm.", tool_calls=[{**CALL, "function": function}])
+
+    folder = graded(tmp_path, 2, prompts=["anything"], handler=reply)
+    exported(folder, "--to=preference")
+    assert len(read_lines(tmp_path / "o.jsonl")) == 1
+
+
 def test_repetitions_make_no_further_pairs(folder: BatchFolder) -> None:
     found = paired(folder, "--pairs=all", "--dedup=exact")
     assert found.count(("close", "0.625 b", "0.5 a")) == 1
@@ -143,7 +165,8 @@ def test_pairs_of_answers_alone_fit_openai(folder: BatchFolder) -> None:
         for row in rows
     ] == WIDEST[:2]
     assert all([tool["function"]["name"] for tool in row["input"]["tools"]] for row in rows)
-    assert "1 pairs: that differ by more than one message" in ran.out
+    assert "from 4 of 20 items" in ran.out
+    assert "Left out, conversations: 16 in no pair, 1 pairs: that differ by more than one message" in ran.out
     assert "OpenAI takes no fewer than 10 rows" in ran.out
 
 

@@ -264,6 +264,13 @@ async def test_judges_are_conversations_beside(tmp_path: Path) -> None:
     rows = exported(run.folder, "jsonl", judges=True)
     assert [row["name"] for row in rows if row["label"] == "t"] == ["", "judge good", "judge both > inner"]
     assert len({row["prompt_key"] for row in rows}) == 2
+    assert single.score is not None
+    assert several.score is not None
+    least = (single.score + several.score) / 2
+    better = "t" if single.score > least else "talk"
+    rows, report = exported_with_report(run.folder, "jsonl", judges=True, min_score=least)
+    assert {row["label"] for row in rows} == {better}
+    assert report.left_out == {f"scored less than {least:g}": 1, "of judges of what is left out": 2}
 
 
 async def test_a_judge_that_is_asked_anew_has_as_many_conversations(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def test_each_stage_is_a_conversation(folder: JobFolder) -> None:
     assert [each.usage.calls for each in found] == [2, 0, 2, 0]
     assert summed(found) == used(folder.folder())
     assert len(exported(folder.folder())) == 4
+    assert exported(folder.folder(), min_score=0.5) == []
 
 
 def test_what_an_earlier_attempt_had_done_is_its_conversation(folder: JobFolder) -> None:

@@ -47,7 +47,7 @@ from manyhands.export.format import Format, Losses, Unfit, load_format
 from manyhands.export.repetition import Repetitions
 from manyhands.export.secrets import SecretFound, find_secret, may_hold_secret, without_secrets
 from manyhands.export.settings import ExportSettings
-from manyhands.export.tokens import ConversationTokens
+from manyhands.export.tokens import ConversationTokens, nearest_rank
 from manyhands.io.files import written_aside
 from manyhands.runs.folders import open_reader
 from manyhands.runs.steering.selection import Selection
@@ -176,6 +176,7 @@ def export(
         settings = settings.changed({"output": STANDARD_OUTPUT if stream is not None else str(output)})
     with ExitStack() as stack:
         format = load_format(settings.to)(settings, losses)
+        format.check_options()
         runs = [_Run.opened(stack, folder, settings) for folder in folders]
         return _Export(runs, format, settings, losses, progress).run(output, stream)
 
@@ -235,6 +236,8 @@ class _Export:
         self._lengths = array("L")
         self._states = frozenset(settings.states or ("completed",))
         self._progress = progress
+        self._left = "nothing was written"
+        """What is there after an error."""
         self._tools_seen: dict[int, tuple[Sequence[Mapping[str, Any]], bool]] = {}
         self._all = sum(sum(run.reader.counts().values()) for run in runs)
 
@@ -243,6 +246,7 @@ class _Export:
         if stream is not None:
             if self._format.writes_folder or self._format.suffix != ".jsonl":
                 raise UserError(f"--output -: {self._format.name} is not one file of lines here; name a path")
+            self._left = "the rows before it were written"
             sink: Sink = JsonLines(None, stream)
             self._write(lambda split, row: sink.write(row))
             sink.close()
@@ -296,7 +300,7 @@ class _Export:
                 "with_chat_template": self._tokens.uses_template,
                 "total": sum(lengths),
                 "median": statistics.median_low(lengths),
-                "p95": lengths[min(len(lengths) - 1, int(0.95 * len(lengths)))],
+                "p95": nearest_rank(lengths, 95),
                 "longest": lengths[-1],
             }
         return report
@@ -381,6 +385,7 @@ class _Export:
     def _write_pairs(self, write: Callable[[str, Mapping[str, Json]], None]) -> None:
         report = self._report
         with closing(self._indexed()) as choice:
+            candidates = report.conversations - report.left_out.total()
             items: set[tuple[int, int]] = set()
             for better, worse in choice.pairs(every=self._settings.pairs == "all", min_gap=self._settings.min_gap):
                 chosen, rejected = self._again(better), self._again(worse)
@@ -398,8 +403,8 @@ class _Export:
                         items.add((entry.run, entry.item))
                         self._count(conversation)
             report.exported_items = len(items)
-            if unpaired := report.conversations - sum(report.left_out.values()) - len(items):
-                report.left_out["in no pair"] += max(0, unpaired)
+            if unpaired := candidates - len(items):
+                report.left_out["in no pair"] += unpaired
 
     def _indexed(self) -> Choice:
         """All conversations, with what choices between them need."""
@@ -415,9 +420,7 @@ class _Export:
                 ) is not None:
                     report.left_out[reason] += 1
                     continue
-                said = content_key(
-                    [turn.message.get("content") for turn in conversation.turns if turn.call or turn.train]
-                )
+                said = content_key([_said(turn) for turn in conversation.turns if turn.call or turn.train])
                 choice.add(Entry(run, item, conversation.prompt_key, conversation.score, said))
         return choice
 
@@ -454,14 +457,13 @@ class _Export:
                 per_item: Counter[int] = Counter()
                 for row, conversation in conversations_of(run.source, rows):
                     per_item[row.number] += 1
-                    for each in self._with_judges(conversation):
-                        report.conversations += 1
-                        if (kept := self._kept(each, report)) is not None:
-                            yield number, row.number, kept
+                    for kept in self._with_judges(conversation, report):
+                        yield number, row.number, kept
                 report.left_out_items["without a conversation"] += sum(not per_item[row.number] for row in rows)
                 if self._progress is not None:
                     self._progress(report.items, self._all)
-        report.left_out_items += Counter()  # without those that are 0
+        for counts in (report.left_out_items, report.left_out):
+            counts += Counter()  # without those that are 0
 
     def _wanted(self, run: _Run, row: ItemRow, report: Report) -> bool:
         reason: str | None = None
@@ -478,13 +480,20 @@ class _Export:
             report.left_out_items[reason] += 1
         return reason is None
 
-    def _with_judges(self, conversation: Conversation) -> Iterator[Conversation]:
-        yield conversation
-        if self._settings.judges:
-            for other in conversation.others:
-                yield replace(other, prompt_key=conversation.prompt_key)
+    def _with_judges(self, conversation: Conversation, report: Report) -> Iterator[Conversation]:
+        """The conversation, and where they are wanted those of its judges, as they are exported: neither if it is left out."""
+        others = conversation.others if self._settings.judges else ()
+        report.conversations += 1 + len(others)
+        if (kept := self._kept(conversation, report)) is None:
+            report.left_out["of judges of what is left out"] += len(others)
+            return
+        yield kept
+        for other in others:
+            judged = self._kept(replace(other, prompt_key=conversation.prompt_key), report, is_judge=True)
+            if judged is not None:
+                yield judged
 
-    def _kept(self, conversation: Conversation, report: Report) -> Conversation | None:
+    def _kept(self, conversation: Conversation, report: Report, *, is_judge: bool = False) -> Conversation | None:
         """The conversation as it is exported; None if it is left out."""
         settings, reason = self._settings, None
         if not conversation.turns:
@@ -493,7 +502,7 @@ class _Export:
             reason = f"truncated: {conversation.stop_reason or 'not ended'}"
         elif self._format.needs_score and conversation.score is None:
             reason = "without a score"
-        elif settings.min_score is not None and not conversation.name:
+        elif settings.min_score is not None and not is_judge:
             if conversation.score is None:
                 reason = "without a score"
             elif conversation.score < settings.min_score:
@@ -528,7 +537,7 @@ class _Export:
         if (found := find_secret(value)) is not None:
             where, what = found
             raise SecretFound(
-                f"{conversation.place}: {where} holds what looks like {what}; nothing was written. --redact replaces secrets, "
+                f"{conversation.place}: {where} holds what looks like {what}; {self._left}. --redact replaces secrets, "
                 "--keep_secrets exports them"
             )
         return conversation
@@ -545,6 +554,12 @@ class _Export:
 
 
 _TOOLS_SEEN = 100
+
+
+def _said(turn: Turn) -> Json:
+    """What a message says and calls, whatever the ids of its calls."""
+    calls = turn.message.get("tool_calls") or ()
+    return [turn.message.get("content"), [[call["function"]["name"], call["function"]["arguments"]] for call in calls]]
 
 
 def _with_ephemeral(turns: Sequence[Turn], conversation: Conversation) -> list[Turn]:

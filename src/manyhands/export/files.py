@@ -240,7 +240,7 @@ def folder_written_aside(path: Path, *, overwrite: bool = False) -> Iterator[Pat
 
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """A new hidden folder beside ``path``, which disappears in the end. Raises StorageError if it, or what is put into it, can't be written."""
+    """A new hidden folder beside ``path``, which disappears in the end. Raises StorageError if anything there can't be written."""
     aside = path.with_name(f".{path.name}.{next(_serial)}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

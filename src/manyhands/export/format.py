@@ -15,6 +15,7 @@ from manyhands.engine.contract import import_attribute
 from manyhands.export.conversations import Conversation
 from manyhands.export.files import JsonLines, Sink
 from manyhands.export.settings import ExportSettings
+from manyhands.io.plugins import load_plugin, plugins
 
 FORMATS_GROUP = "manyhands.export_formats"
 """The entry point group of export formats: the name, and the subclass of ``Format``."""
@@ -35,6 +36,12 @@ FORMATS: Mapping[str, str] = {
     "jsonl": "manyhands.export.formats.tables:Records",
 }
 """The formats of this package, by name."""
+
+
+OPTIONS = frozenset(
+    {"tools", "layout", "threshold", "pairs", "min_gap", "best_of", "atif_version", "verifiers_version", "hf_layout"}
+)
+"""Settings that only some formats heed; the others refuse them."""
 
 
 class Unfit(Exception):
@@ -65,6 +72,8 @@ class Format(ABC):
     """Whether a row is made of a conversation, or of two of one prompt, the better one first."""
     reasoning: ClassVar[Literal["keep", "drop", "field"]] = "drop"
     """What becomes of reasoning unless it is said."""
+    options: ClassVar[frozenset[str]] = frozenset({"best_of"})
+    """Which of ``OPTIONS`` it heeds."""
     needs_score: ClassVar[bool] = False
     """Whether conversations without a score can't be used."""
     in_folder: bool = False
@@ -90,6 +99,11 @@ class Format(ABC):
         """The row of two conversations of one prompt. Raises Unfit."""
         raise NotImplementedError
 
+    def check_options(self) -> None:
+        """Raises UserError if a setting was given that means nothing here."""
+        if foreign := sorted(self.settings.given & OPTIONS - self.options):
+            raise UserError(f"--{foreign[0]}: means nothing to the format {self.name} (see manyhands export --help)")
+
     def sink(self, path: Path) -> Sink:
         """What writes the rows of one file, which is new; without a ``suffix``, of one folder, which may be there."""
         return JsonLines(path)
@@ -105,21 +119,22 @@ class Format(ABC):
 
 
 def load_format(name: str) -> type[Format]:
-    """A format by name. Raises UserError if there is none."""
-    target = FORMATS.get(name) or _plugged().get(name)
-    if target is None:
+    """A format by name. Raises UserError if there is none, or one of an installed package that can't be used."""
+    if name in FORMATS:
+        found: type[Format] = import_attribute(FORMATS[name])
+        return found
+    entry = plugins(FORMATS_GROUP).get(name)
+    if entry is None:
         known = formats()
         raise UserError(f"--to: there is no format {name!r}{suggestion(name, known)}; known: {', '.join(known)}")
-    found: type[Format] = import_attribute(target)
+    found = load_plugin(entry, "export format")
+    if not (isinstance(found, type) and issubclass(found, Format)):
+        raise UserError(
+            f"the export format plug-in {name!r} ({entry.value}) is no subclass of {Format.__module__}.Format"
+        )
     return found
 
 
 def formats() -> list[str]:
     """The names of all formats there are."""
-    return [*FORMATS, *sorted(name for name in _plugged() if name not in FORMATS)]
-
-
-def _plugged() -> dict[str, str]:
-    from importlib.metadata import entry_points  # here, because it takes long and is needed so rarely
-
-    return {entry.name: entry.value for entry in entry_points(group=FORMATS_GROUP)}
+    return [*FORMATS, *sorted(plugins(FORMATS_GROUP).keys() - FORMATS.keys())]

@@ -19,7 +19,7 @@ from manyhands.core.settings import (
 )
 
 INPUT, SELECTION, SHAPE, LENGTH, SECRETS = "Input and output", "Selection", "Content", "Length", "Secrets"
-KEEP = ("truncated", "synthetic", "ephemeral", "errors")
+KEEP = ("truncated", "synthetic", "ephemeral")
 """What is left out unless it is named in ``--keep``."""
 ENDED_STATES = ("completed", "discarded", "failed", "cancelled")
 Reasoning = Literal["keep", "drop", "field"]
@@ -77,12 +77,16 @@ class ExportSettings(Settings):
     headings: ClassVar[tuple[str, ...]] = (INPUT, SELECTION, SHAPE, LENGTH, SECRETS)
 
     runs: OptionalList = setting(
-        None, "Runs: their folders, or their names in the data folder.", group=INPUT, value="RUN", repeated=True
+        None,
+        "Runs: their folders, or their names in the data folder (default: the latest run).",
+        group=INPUT,
+        value="RUN",
+        repeated=True,
     )
     to: Text = setting(..., "The format; --to list names them all.", group=INPUT, value="FORMAT")
     output: OptionalText = setting(
         None,
-        "File or folder to write; - is standard output. Default: exports/FORMAT in the folder of the first run.",
+        "File or folder to write, also -o PATH; - is standard output. Default: exports/FORMAT in the folder of the first run.",
         group=INPUT,
         value="PATH",
     )
@@ -97,12 +101,14 @@ class ExportSettings(Settings):
         repeated=True,
     )
     states: Annotated[tuple[str, ...] | None, Checked(_states)] = setting(
-        ("completed",), "States of items whose conversations are exported.", group=SELECTION
+        ("completed",),
+        f"States of items whose conversations are exported: {', '.join(ENDED_STATES)}.",
+        group=SELECTION,
     )
     keep: Annotated[tuple[str, ...] | None, Checked(_keep)] = setting(
         None,
         "What is otherwise left out: truncated (conversations that were broken off), synthetic (turns that this program wrote), "
-        "ephemeral (the ephemeral system prompt and prefilled messages), errors (items with a grader that broke).",
+        "ephemeral (the ephemeral system prompt and prefilled messages).",
         group=SELECTION,
     )
     min_score: Annotated[float | None, optional_number(0, 1)] = setting(
@@ -112,13 +118,17 @@ class ExportSettings(Settings):
         None, "Of the samples of one prompt, this many with the highest scores.", group=SELECTION
     )
     pairs: Literal["one", "all"] = setting(
-        "one", "Pairs of one prompt: the best against the worst, or every two that differ in score.", group=SELECTION
+        "one",
+        "Pairs of one prompt (openai-dpo, preference): the best against the worst, or every two that differ in score.",
+        group=SELECTION,
     )
     min_gap: Annotated[float, number(0, 1)] = setting(
-        0.0, "Minimum difference in score of a pair (equal scores never make one).", group=SELECTION
+        0.0,
+        "Minimum difference in score of a pair (openai-dpo, preference; equal scores never make one).",
+        group=SELECTION,
     )
     threshold: Annotated[float, number(0, 1)] = setting(
-        0.5, "Score from which on a conversation is labelled as desirable (kto).", group=SELECTION
+        0.5, "For --to kto: the score from which on a conversation is labelled as desirable.", group=SELECTION
     )
     dedup: Literal["none", "exact", "near"] = setting(
         "none",
@@ -154,10 +164,14 @@ class ExportSettings(Settings):
         group=SHAPE,
     )
     tools: Literal["text", "struct"] = setting(
-        "text", "Tool definitions in a row: as JSON text, which every loader reads, or as objects.", group=SHAPE
+        "text",
+        "Tool definitions in a row (messages, preference, kto): as JSON text, which every loader reads, or as objects.",
+        group=SHAPE,
     )
-    atif_version: Literal["1.7", "1.8"] = setting("1.7", "The version of ATIF.", group=SHAPE)
-    verifiers_version: Literal["v0", "v1"] = setting("v1", "The layout of verifiers.", group=SHAPE)
+    atif_version: Literal["1.7", "1.8"] = setting("1.7", "For --to atif: its version.", group=SHAPE)
+    verifiers_version: Literal["v0", "v1"] = setting(
+        "v1", "For --to verifiers: the version whose layout is written.", group=SHAPE
+    )
     hf_layout: Literal["sts", "pi"] = setting(
         "sts",
         "For --to hf-traces: the Hub's Session Trace Simple Format, or the sessions of the agent Pi, whose tool calls the library datasets "

@@ -67,6 +67,11 @@ class ConversationTokens:
         return self._encoder.count(text)
 
 
+def nearest_rank(ordered: Sequence[int], percent: int) -> int:
+    """Of numbers in ascending order, the first that at least so many percent of them do not exceed. There must be one."""
+    return ordered[max(0, -(-percent * len(ordered) // 100) - 1)]
+
+
 def _texts(conversation: Conversation, messages: Sequence[dict[str, Any]]) -> list[str]:
     found = [json.dumps(tool, ensure_ascii=False) for tool in conversation.tools]
     for message in messages:

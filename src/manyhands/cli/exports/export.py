@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from manyhands.cli.console import announced, notice, out
+from manyhands.cli.exports.listing import print_formats
 from manyhands.cli.options import UsageError, help_text, make, parse
 from manyhands.cli.plain import shown_path
 from manyhands.core.text import counted, expand_home
@@ -19,7 +20,7 @@ from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.folders import find_run, latest_run
 
 PROGRAM = "manyhands export"
-USAGE = f"{PROGRAM} RUN… --to FORMAT"
+USAGE = f"{PROGRAM} RUN…"
 DESCRIPTION = (
     "Writes the conversations of runs of any workload in a format for training or analysis. Left out unless it is said: items that are not "
     "completed, conversations that were broken off, turns that this program wrote. Also of a run that goes on: what has ended so far. "
@@ -35,7 +36,7 @@ def run(argv: list[str]) -> int:
         print(help_text(ExportSettings, USAGE, DESCRIPTION, positional="runs"))
         return 0
     if line.values.get("to") == "list":
-        return _list()
+        return print_formats(formats(), load_format)
     values = {**line.values, **{name: values for name, values in line.lists.items() if values}}
     settings = make(ExportSettings, values, PROGRAM)
     folders = [find_run(name, settings.data_dir) for name in settings.runs or ()]
@@ -78,12 +79,6 @@ def _joined(words: list[str]) -> list[str]:
         else:
             found.append(word)
     return found
-
-
-def _list() -> int:
-    for name in formats():
-        print(f"{name:<14}{load_format(name).about}")
-    return 0
 
 
 def _print(report: Report) -> None:

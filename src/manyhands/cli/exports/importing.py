@@ -8,6 +8,7 @@ from pathlib import Path
 
 from manyhands.cli.console import notice, out, print_ledger, print_usage, program
 from manyhands.cli.execution import execute, print_ending, tell_end
+from manyhands.cli.exports.listing import print_formats
 from manyhands.cli.options import help_text, make, parse
 from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import PROGRAM as RESUME
@@ -23,7 +24,7 @@ from manyhands.workloads.imported.spec import ImportSpec
 from manyhands.workloads.imported.workload import ImportedWorkload
 
 PROGRAM = "manyhands import"
-USAGE = f"{PROGRAM} --from FORMAT FILE…"
+USAGE = f"{PROGRAM} FILE…"
 DESCRIPTION = (
     "Makes a run of the conversations in files: each is an item that has ended, to be listed, shown, exported and compared like those of "
     "any run. With --grade, graders score them first, which can be resumed. No other model is asked; what the conversations once cost "
@@ -45,7 +46,7 @@ def run(argv: list[str]) -> int:
         print(help_text(ImportSpec, USAGE, DESCRIPTION, without=_WITHOUT, positional="input_files"))
         return 0
     if line.values.get("from_") == "list":
-        return _list()
+        return print_formats(readers(), load_reader)
     values = {**line.values, **{name: values for name, values in line.lists.items() if values}}
     options = make(ImportSpec, values, PROGRAM)
     return _execute(make_import(options, notice, os.environ))
@@ -59,12 +60,6 @@ def resume(folder: Path, words: list[str]) -> int:
         return 0
     options = resumed_settings(ImportSpec, folder, line.values, ("from_", "input_files"))
     return _execute(continue_import(folder, options, notice, os.environ))
-
-
-def _list() -> int:
-    for name in readers():
-        print(f"{name:<14}{load_reader(name).about}")
-    return 0
 
 
 def _execute(opened: Opened[ImportedWorkload]) -> int:

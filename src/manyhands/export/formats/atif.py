@@ -57,6 +57,7 @@ class Atif(Format):
     suffix = ""
     in_folder = True
     reasoning = "field"
+    options = frozenset({"atif_version", "best_of"})
 
     def __init__(self, settings: ExportSettings, losses: Losses) -> None:
         super().__init__(settings, losses)

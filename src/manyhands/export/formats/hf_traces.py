@@ -35,6 +35,7 @@ class HfTraces(Format):
     suffix = ""
     in_folder = True
     reasoning = "field"
+    options = frozenset({"hf_layout", "best_of"})
 
     def __init__(self, settings: ExportSettings, losses: Losses) -> None:
         super().__init__(settings, losses)

@@ -59,6 +59,7 @@ class OpenAIPreference(Format):
     name = "openai-dpo"
     about = "OpenAI preference fine-tuning: a prompt, a better and a worse answer"
     takes = "pairs"
+    options = frozenset({"pairs", "min_gap"})
     needs_score = True
 
     def pair(self, chosen: Conversation, rejected: Conversation) -> Mapping[str, Json]:

@@ -62,6 +62,7 @@ class Messages(_Trl):
 
     name = "messages"
     about = "TRL, supervised: whole conversations, or prompts and completions"
+    options = frozenset({"tools", "layout", "best_of"})
     columns: ClassVar[Mapping[str, str]] = {"messages": JSON_LIST}
 
     @property
@@ -97,6 +98,7 @@ class Preference(_Trl):
     name = "preference"
     about = "TRL, preference: a prompt, what was better and what was worse, with scores"
     takes = "pairs"
+    options = frozenset({"tools", "pairs", "min_gap"})
     needs_score = True
     columns: ClassVar[Mapping[str, str]] = {
         "prompt": JSON_LIST,
@@ -128,6 +130,7 @@ class Kto(_Trl):
 
     name = "kto"
     about = "TRL, KTO: a prompt, what followed, and whether it was desirable"
+    options = frozenset({"tools", "threshold", "best_of"})
     needs_score = True
     columns: ClassVar[Mapping[str, str]] = {"prompt": JSON_LIST, "completion": JSON_LIST, "label": "bool"}
 

@@ -46,6 +46,7 @@ class Verifiers(Format):
     suffix = ""
     in_folder = True
     reasoning = "field"
+    options = frozenset({"verifiers_version", "best_of"})
 
     def rows(self, conversation: Conversation) -> Iterator[Mapping[str, Json]]:
         if not conversation.turns:

@@ -16,6 +16,7 @@ from manyhands.export.conversations import Conversation
 from manyhands.export.readers.chat import prompt_key
 from manyhands.export.readers.fields import BadRow, Field
 from manyhands.export.readers.files import FoundRow, data_files, rows_of
+from manyhands.io.plugins import load_plugin, plugins
 
 READERS_GROUP = "manyhands.import_formats"
 """The entry point group of import formats: the name, and the subclass of ``Reader``."""
@@ -116,21 +117,22 @@ def other_fields(row: Field, *taken: str) -> dict[str, Json]:
 
 
 def load_reader(name: str) -> type[Reader]:
-    """An import format by name. Raises UserError if there is none."""
-    target = READERS.get(name) or _plugged().get(name)
-    if target is None:
+    """An import format by name. Raises UserError if there is none, or one of an installed package that can't be used."""
+    if name in READERS:
+        found: type[Reader] = import_attribute(READERS[name])
+        return found
+    entry = plugins(READERS_GROUP).get(name)
+    if entry is None:
         known = readers()
         raise UserError(f"--from: there is no format {name!r}{suggestion(name, known)}; known: {', '.join(known)}")
-    found: type[Reader] = import_attribute(target)
+    found = load_plugin(entry, "import format")
+    if not (isinstance(found, type) and issubclass(found, Reader)):
+        raise UserError(
+            f"the import format plug-in {name!r} ({entry.value}) is no subclass of {Reader.__module__}.Reader"
+        )
     return found
 
 
 def readers() -> list[str]:
     """The names of all import formats there are."""
-    return [*READERS, *sorted(name for name in _plugged() if name not in READERS)]
-
-
-def _plugged() -> dict[str, str]:
-    from importlib.metadata import entry_points  # here, because it takes long and is needed so rarely
-
-    return {entry.name: entry.value for entry in entry_points(group=READERS_GROUP)}
+    return [*READERS, *sorted(plugins(READERS_GROUP).keys() - READERS.keys())]
