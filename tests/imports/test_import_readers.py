@@ -268,7 +268,7 @@ def test_whatever_stands_in_a_row_it_is_a_conversation_or_refused(format: str, r
 
 
 @pytest.mark.parametrize("format", READERS)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(at=st.lists(st.integers(0, 9), max_size=8), new=anything)
 def test_a_row_with_one_wrong_field_is_a_conversation_or_refused(format: str, at: list[int], new: Any) -> None:
     check_kept(one(format, VALID[format]))
