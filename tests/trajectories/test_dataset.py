@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -555,3 +556,56 @@ def test_a_broken_repository_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "none/notes.md").write_text("x")
     with pytest.raises(UserError, match=r"nor one with data files"):
         scan(tmp_path / "none")
+
+
+@pytest.mark.parametrize("named", ["data_files: {outside}", "data_files: ../outside.jsonl", "data_dir: .."])
+def test_a_card_gives_no_data_outside_of_its_folder(tmp_path: Path, named: str) -> None:
+    outside = write(tmp_path, jsonl([{"prompt": "SECRET"}]), "outside.jsonl")
+    folder = repository(tmp_path / "hub")
+    card = "---\nconfigs:\n- config_name: default\n  data_files: data/*\n  " + named.format(outside=outside) + "\n---\n"
+    (folder / "README.md").write_text(card.replace("  data_files: data/*\n", "") if "files" in named else card)
+    with pytest.raises(UserError, match=r"data outside of the folder, which is not read"):
+        read_rows(folder)
+    (folder / "README.md").write_text("")
+    (folder / ".huggingface.yaml").write_text(card.strip("-\n"))
+    with pytest.raises(UserError):
+        list(read_rows(folder))
+
+
+@pytest.mark.parametrize("scheme", ["http://127.0.0.1:{port}/x.jsonl", "zip://x::http://127.0.0.1:{port}/x.zip"])
+def test_a_card_asks_no_server(tmp_path: Path, scheme: str) -> None:
+    folder = repository(tmp_path / "hub")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        named = scheme.format(port=server.getsockname()[1])
+        (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {named}\n---\n")
+        with pytest.raises(UserError, match="data outside of the folder"):
+            read_rows(folder)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_links_out_of_a_repository_are_not_followed(tmp_path: Path) -> None:
+    outside = write(tmp_path, jsonl([{"prompt": "SECRET"}]), "outside.jsonl")
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    (folder / "train.jsonl").symlink_to(outside)
+    with pytest.raises(UserError, match=r"a link leads out of the folder, and is not read: "):
+        read_rows(folder)
+    (tmp_path / "cache/blobs").mkdir(parents=True)  # as the Hub's cache has it
+    outside.rename(tmp_path / "cache/blobs/0123")
+    kept = tmp_path / "cache/snapshots/abc"
+    kept.mkdir(parents=True)
+    (kept / "train.jsonl").symlink_to("../../blobs/0123")
+    assert [row.prompt for row in good(kept)] == ["SECRET"]
+
+
+def test_scripts_and_broken_cards_are_one_line(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "hub")
+    (folder / "hub.py").write_text("raise SystemExit")
+    with pytest.raises(UserError, match="not a readable Hugging Face dataset"):
+        read_rows(folder)
+    (folder / "hub.py").unlink()
+    (folder / "README.md").write_text("---\nconfigs: [\n---\n")
+    with pytest.raises(UserError, match="not a readable Hugging Face dataset"):
+        read_rows(folder)

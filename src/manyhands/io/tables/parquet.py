@@ -19,10 +19,11 @@ from itertools import count, islice
 from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.core.text import suggestion
+from manyhands.core.text import cut, suggestion
 from manyhands.io.tables.base import (
     RawRow,
     Record,
@@ -230,16 +231,55 @@ def _repository_rows(path: Path, split: str | None) -> Callable[[], Iterator[Rec
         raise missing_extra(path, "a Hugging Face dataset") from None
     configuration, _, name = (split or "").rpartition("/")
     with _read_by_datasets(path):
+        _check_card(path)
         configurations = datasets.get_dataset_config_names(str(path))
         if configuration not in ("", *configurations) or (not configuration and len(configurations) > 1):
             raise UserError(
                 f"{path}: the dataset has the configurations {', '.join(configurations)}; name one with --split=CONFIGURATION/SPLIT"
             )
-        loaded = datasets.load_dataset(str(path), configuration or configurations[0], streaming=True)
+        builder = datasets.load_dataset_builder(str(path), configuration or configurations[0])
+        _check_files(path, builder.config.data_files or {})
+        loaded = builder.as_streaming_dataset()
     table = _choose_split(path, loaded, name or None)
     if "Json(" in repr(table.features):  # Arrow would give the text of these
         return lambda: _guarded_rows(path, enumerate(table, 1))
     return lambda: _guarded_records(path, table)
+
+
+def _check_card(path: Path) -> None:
+    """Refuse a card that names data outside of its folder: the library would read any file, and ask any server. Raises UserError."""
+    from datasets.config import REPOCARD_FILENAME, REPOYAML_FILENAME
+    from huggingface_hub import DatasetCard
+    from yaml import safe_load
+
+    card, beside = path / REPOCARD_FILENAME, path / REPOYAML_FILENAME
+    described: list[Any] = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
+    if beside.is_file():
+        described.append(safe_load(beside.read_text(encoding="utf-8")))
+    for configurations in (each.get("configs") for each in described if isinstance(each, dict)):
+        for each in configurations if isinstance(configurations, list) else ():
+            for named in _texts([each.get("data_files"), each.get("data_dir")] if isinstance(each, dict) else []):
+                if named.startswith(("/", "~")) or ".." in Path(named).parts or "::" in named or urlsplit(named).scheme:
+                    raise UserError(
+                        f"{path}: the card names data outside of the folder, which is not read: {cut(named, 200)!r}"
+                    )
+
+
+def _check_files(path: Path, files: Mapping[str, Iterable[str]]) -> None:
+    """Refuse files that are somewhere else, by way of links; those of the Hub's own cache are. Raises UserError."""
+    folder = path.resolve()
+    inside = [folder, folder.parent.parent / "blobs"] if folder.parent.name == "snapshots" else [folder]
+    for each in (Path(name) for names in files.values() for name in names):
+        if not any(each.resolve().is_relative_to(parent) for parent in inside):
+            raise UserError(f"{path}: a link leads out of the folder, and is not read: {each.name}")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
 
 
 def _guarded_rows(path: Path, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Record]:
@@ -258,10 +298,11 @@ def _read_by_datasets(path: Path) -> Iterator[None]:
     """Whatever the library finds wrong with the files is said in one line."""
     from datasets.exceptions import DatasetsError
     from pyarrow import ArrowException
+    from yaml import YAMLError
 
     try:
         yield
-    except (DatasetsError, ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (DatasetsError, ArrowException, YAMLError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         cause = error.__cause__ or error
         raise UserError(f"{path}: not a readable Hugging Face dataset: {first_line(cause)}") from error
 
