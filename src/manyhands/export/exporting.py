@@ -274,11 +274,12 @@ class _Export:
     @contextmanager
     def _target(self, path: Path, *, in_folder: bool) -> Iterator[Path]:
         """A folder to write into, whose contents become the output when all is well."""
+        runs = [run.reader.folder for run in self._runs]
+        check_target(path, overwrite=self._settings.overwrite, runs=runs)
         if in_folder:
             with folder_written_aside(path, overwrite=self._settings.overwrite) as folder:
                 yield folder
             return
-        check_target(path, overwrite=self._settings.overwrite)
         if path.is_dir():
             raise UserError(f"{path}: is a folder; {self._format.name} is one file")
         with folder_beside(path) as folder:
@@ -537,7 +538,8 @@ class _Export:
         if (found := find_secret(value)) is not None:
             where, what = found
             raise SecretFound(
-                f"{conversation.place}: {where} holds what looks like {what}; {self._left}. --redact replaces secrets, "
+                f"{without_secrets(conversation.place)}: {without_secrets(where)} holds what looks like {what}; {self._left}. "
+                "--redact replaces secrets, "
                 "--keep_secrets exports them"
             )
         return conversation

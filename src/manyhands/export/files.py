@@ -7,8 +7,9 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from glob import escape
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO
@@ -224,24 +225,36 @@ def folder_written_aside(path: Path, *, overwrite: bool = False) -> Iterator[Pat
 
     Raises UserError if ``path`` is there and no earlier export (unless it is to be overwritten), StorageError if it can't be written.
     """
+    path = _named(path)
+    _sweep(path)
     check_target(path, overwrite=overwrite)
-    with folder_beside(path) as aside:
+    aside = _aside(path)
+    old = aside.with_suffix(".old")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.mkdir()
         yield aside
-        old = aside.with_suffix(".old")
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path.exists():
+            path.replace(old)
         try:
-            if path.is_symlink() or path.is_file():
-                path.unlink()
-            elif path.exists():
-                path.replace(old)
             aside.replace(path)
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
+        except OSError:
+            if old.exists():
+                old.replace(path)
+            raise
+    except OSError as error:
+        raise StorageError(f"{path}: can't be written ({error.strerror or error})") from error
+    finally:
+        for each in (aside, old):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """A new hidden folder beside ``path``, which disappears in the end. Raises StorageError if anything there can't be written."""
-    aside = path.with_name(f".{path.name}.{next(_serial)}.{os.getpid()}.new")
+    """A new folder beside a path, for as long as it is needed. Raises StorageError."""
+    aside = _aside(_named(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path)
@@ -253,8 +266,22 @@ def folder_beside(path: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def check_target(path: Path, *, overwrite: bool) -> None:
-    """Whether an export may write there. Raises UserError."""
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{next(_serial)}.{os.getpid()}.new")
+
+
+def _named(path: Path) -> Path:
+    """The path with a name of its own at its end: ``.`` and ``..`` are none."""
+    return path if path.name and ".." not in path.parts else path.resolve()
+
+
+def check_target(path: Path, *, overwrite: bool, runs: Iterable[Path] = ()) -> None:
+    """Whether an export may write there. ``runs``: folders that must stay, whatever is to be overwritten. Raises UserError."""
+    target = path.parent.resolve() / path.name if path.is_symlink() else path.resolve()
+    for run in (each.resolve() for each in runs):
+        is_its = target.is_relative_to(run) and not target.is_relative_to(run / "exports")
+        if run.is_relative_to(target) or (is_its and path.exists() and not _is_export(path)):
+            raise UserError(f"{path}: an export does not replace the run that it is of; give another --output")
     if overwrite or not path.exists() or _is_export(path):
         return
     if path.is_dir() and not any(path.iterdir()):
@@ -272,12 +299,15 @@ def summary_path(path: Path) -> Path:
 
 
 def _sweep(path: Path) -> None:
-    """Remove what exports to that path left that were killed."""
-    for each in path.parent.glob(f".{path.name}.*.new"):
-        words = each.name.split(".")
+    """Remove what exports to that path left that were killed; put back what one had just moved away."""
+    for each in sorted(path.parent.glob(f".{escape(path.name)}.*.*")):
+        if each.suffix not in (".new", ".old"):
+            continue
         with suppress(ValueError, OSError):
-            process = int(words[-2])
+            process = int(each.name.split(".")[-2])
             try:
                 os.kill(process, 0)
             except ProcessLookupError:
+                if each.suffix == ".old" and not path.exists():
+                    each.replace(path)
                 shutil.rmtree(each, ignore_errors=True)
