@@ -10,18 +10,21 @@ from manyhands.core.jsonio import Json, dumps
 from manyhands.core.redaction import KNOWN, REDACTED
 
 _KINDS = {
-    "an API key (sk-…)": r"\bsk-(?:[A-Za-z]+-)*[A-Za-z0-9_-]{20,}",
-    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})",
-    "a GitLab token": r"\bglpat-[A-Za-z0-9_-]{20,}",
-    "a Slack token": r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}",
-    "an AWS access key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    "a Google API key": r"\bAIza[0-9A-Za-z_-]{35}",
-    "a Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
-    "a private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:[^-]{0,20000}-----END (?:[A-Z]+ )*PRIVATE KEY-----)?",
-    "a JSON web token": r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
-    "a Stripe key": r"\b[rs]k_live_[A-Za-z0-9]{20,}",
-    "an npm token": r"\bnpm_[A-Za-z0-9]{36}",
-    "a PyPI token": r"\bpypi-AgE[A-Za-z0-9_-]{50,}",
+    "an API key (sk-…)": r"(?<![A-Za-z0-9])sk-(?:[A-Za-z]+-)*[A-Za-z0-9_-]{20,}",
+    "a GitHub token": r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})",
+    "a GitLab token": r"(?<![A-Za-z0-9])glpat-[A-Za-z0-9_-]{20,}",
+    "a Slack token": r"(?<![A-Za-z0-9])xox[abeoprs]-[A-Za-z0-9-]{10,}",
+    "an AWS access key": r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![A-Za-z0-9])",
+    "a Google API key": r"(?<![A-Za-z0-9])AIza[0-9A-Za-z_-]{35}",
+    "a Hugging Face token": r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}",
+    "a private key": r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:(?:[^-]|-(?!----)){0,20000}+-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----"
+    # of one that was cut, what looks like its lines
+    r"|(?:\s|\\[nr]?|[A-Z][A-Za-z-]+: [^\n\\]{1,200}|[A-Za-z0-9+/=]{8,}+){0,2000}+)",
+    "a JSON web token": r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
+    "a Stripe key": r"(?<![A-Za-z0-9])[rs]k_live_[A-Za-z0-9]{20,}",
+    "an npm token": r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}",
+    "a PyPI token": r"(?<![A-Za-z0-9])pypi-AgE[A-Za-z0-9_-]{50,}",
 }
 _ANY = re.compile("|".join(f"(?:{pattern})" for pattern in _KINDS.values()))
 _EACH = {name: re.compile(pattern) for name, pattern in _KINDS.items()}
