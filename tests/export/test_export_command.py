@@ -416,6 +416,12 @@ def test_keys_of_the_environment_are_known(mixed: BatchFolder, monkeypatch: pyte
 # --- Length and repetition
 
 
+def test_a_tokenizer_that_is_a_pipe_is_refused(mixed: BatchFolder) -> None:
+    (mixed.path / "pipe").mkdir()
+    os.mkfifo(mixed.path / "pipe/tokenizer.json")
+    assert "no regular file" in exported(mixed, "--to=jsonl", "--tokenizer=pipe", code=2).err
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer of words."""

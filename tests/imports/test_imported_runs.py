@@ -268,3 +268,24 @@ def test_graded_imports_are_compared_by_their_items(tmp_path: Path) -> None:
         ("r3", -1.0),
     ]
     assert found["summary"]["mean_delta"] == pytest.approx(-0.4)
+
+
+@pytest.mark.parametrize("name", ["sharegpt", "verifiers", "hf-traces", "atif", "csv", "parquet", "jsonl"])
+def test_what_others_leave_out_breaks_no_export(tmp_path: Path, name: str) -> None:
+    parts = [{"type": "image_url"}, {"type": "image_url", "image_url": {"url": 5}}, {"type": "text", "text": "x"}]
+    answer = {"role": "assistant", "content": "y"}
+    row = {"messages": [{"role": "user", "content": parts}, answer], "tools": [{"name": "nameless"}]}
+    write(tmp_path, row)
+    assert run_command(tmp_path, "import", "--from=messages", "m.jsonl", "--quiet", "--run_name=r").code == 0
+    for words in ((), ("--verifiers_version=v0", "--hf_layout=pi")):
+        ran = run_command(tmp_path, "export", "r", f"--to={name}", "--output=o", "--overwrite", *words)
+        assert ran.code == 0, ran
+
+
+def test_a_turn_of_before_the_world_is_refused(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    about = {"item": "k", "timestamp": "2026-01-01T00:00:00", "duration_seconds": 1e308}
+    write(tmp_path, {"conversations": turns, "metadata": about})
+    ran = run_command(tmp_path, "import", "--from=sharegpt", "m.jsonl", "--quiet")
+    assert ran.code != 0
+    assert "metadata.duration_seconds: must be" in ran.err

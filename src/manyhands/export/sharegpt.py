@@ -121,13 +121,17 @@ class SystemTurns:
         return text, escaping.count
 
 
+_NOTHING: Mapping[str, Json] = {"name": "", "description": "", "parameters": {}}
+"""What a tool from elsewhere is described by that says nothing of itself."""
+
+
 def tools_json(definitions: Sequence[Mapping[str, Any]]) -> str:
     """Chat-completions tool objects as the one-line array of the system turn, sorted by name."""
     functions = sorted(
         (definition["function"] for definition in definitions), key=lambda function: str(function["name"])
     )
     keys = ("name", "description", "parameters")
-    entries = [{**{key: function[key] for key in keys}, "required": None} for function in functions]
+    entries = [{**{key: function.get(key, _NOTHING[key]) for key in keys}, "required": None} for function in functions]
     return json.dumps(entries, ensure_ascii=False)
 
 

@@ -63,7 +63,9 @@ class ConversationTokens:
                 messages=messages, tools=tool_definitions(conversation) or None, add_generation_prompt=False
             )
         except Exception as error:
-            raise UserError(f"{self.name}: its chat template can't write {conversation.place}: {error}") from error
+            raise UserError(
+                f"{self.name}: its chat template can't write {conversation.place}: {str(error) or type(error).__name__}"
+            ) from error
         return self._encoder.count(text)
 
 
@@ -94,6 +96,8 @@ def _file_encoder(file: Path) -> Encoder:
         from tokenizers import Tokenizer
     except ImportError:
         raise UserError(f"--tokenizer {file} needs the extra tokens: pip install 'manyhands[tokens]'") from None
+    if file.exists() and not file.is_file():  # a pipe might never end
+        raise UserError(f"{file}: no regular file")
     text = read_text(str(file))
     try:
         tokenizer = Tokenizer.from_str(text)
@@ -145,7 +149,7 @@ def _compiled(text: str, folder: Path) -> Any:
     )
     try:
         return environment.from_string(text)
-    except TemplateError as error:
+    except (TemplateError, RecursionError, MemoryError) as error:
         raise UserError(f"{folder}: its chat template can't be read: {error}") from error
 
 

@@ -209,7 +209,8 @@ class _Pi:
     def _part(self, part: Json) -> dict[str, Any]:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "image_url":
-            url = part["image_url"]["url"] if isinstance(part["image_url"], dict) else str(part["image_url"])
+            image = part.get("image_url")
+            url = str(image.get("url") if isinstance(image, dict) else image)
             head, _, data = url.partition(";base64,")
             if head.startswith("data:") and data:
                 return {"type": "image", "data": data, "mimeType": head.removeprefix("data:")}

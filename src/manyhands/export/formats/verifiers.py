@@ -269,8 +269,9 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     if part["type"] == "text":
         return {"type": "text", "text": text_of([part])}
-    image = part["image_url"]
-    return {"type": "image_url", "image_url": {"url": image["url"] if isinstance(image, dict) else image}}
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    return {"type": "image_url", "image_url": {"url": url if isinstance(url, str) else ""}}
 
 
 def _call(node: int, call: ModelCall) -> dict[str, Any]:
