@@ -459,6 +459,36 @@ def test_hermes_turns() -> None:
     assert said(found)[3] == {"role": "assistant", "content": "<tool_call>no call</tool_call>"}
 
 
+def test_calls_and_tools_as_python_prints_them() -> None:
+    row = {
+        "conversations": [
+            {
+                "from": "system",
+                "value": f"You are a function calling AI model.\n<tools>\n{[TOOL]}\n</tools>\nSo:\n<tool_call>\n{{...}}\n</tool_call>",
+            },
+            {"from": "human", "value": "How many?"},
+            {
+                "from": "gpt",
+                "value": "<tool_call>\n{'arguments': {'what': \"hen's\", 'all': True, 'of': None}, 'name': 'count'}\n</tool_call>",
+            },
+            {"from": "tool", "value": "<tool_response>\n3\n</tool_response>"},
+            {"from": "gpt", "value": "<tool_call>\n{'name': {1, 2}}\n</tool_call>"},
+        ],
+    }
+    found = one("sharegpt", row)
+    assert found.tools == [TOOL]
+    (call,) = said(found)[1]["tool_calls"]
+    assert call["function"]["name"] == "count"
+    assert json.loads(call["function"]["arguments"]) == {"what": "hen's", "all": True, "of": None}
+    assert said(found)[2] == {"role": "tool", "tool_call_id": "call_1", "content": "3"}
+    assert said(found)[3] == {"role": "assistant", "content": "<tool_call>\n{'name': {1, 2}}\n</tool_call>"}
+
+
+def test_functions_are_tools() -> None:
+    found = one("messages", {"messages": [USER, ANSWER], "functions": [TOOL["function"]]})
+    assert (found.tools, found.source) == ([TOOL], {})
+
+
 def test_a_system_turn_in_another_wording_stays_as_it_is() -> None:
     text = 'Use <tools>[{"name": "f"}]</tools> well.'
     row = {
@@ -476,6 +506,14 @@ def test_a_system_turn_in_another_wording_stays_as_it_is() -> None:
     [
         ({}, 'has no "conversations"'),
         ({"conversations": []}, "conversations: has no turns"),
+        (
+            {
+                "conversations": [{"from": "human", "value": "x"}],
+                "chosen": {"from": "gpt", "value": "y"},
+                "rejected": {"from": "gpt", "value": "z"},
+            },
+            'has a "chosen" and a "rejected" answer: pairs can\'t be imported',
+        ),
         ({"conversations": [{"from": "alien", "value": ""}]}, "conversations[0].from: must be system, user"),
         ({"conversations": [{"from": "gpt"}]}, "conversations[0].value: must be text, not null"),
         (

@@ -13,7 +13,7 @@ from manyhands.export.readers.chat import Calls, begun, chat_turns, ending_of, t
 from manyhands.export.readers.fields import Field
 from manyhands.export.readers.reader import Reader, other_fields
 
-_TAKEN = ("messages", "tools", "parallel_tool_calls")
+_TAKEN = ("messages", "tools", "functions", "parallel_tool_calls")
 
 
 class MessagesReader(Reader):
@@ -36,7 +36,7 @@ class MessagesReader(Reader):
         parallel = row.get("parallel_tool_calls")
         key, id_field = self.row_id(row)
         found = begun(key)
-        found.turns, found.tools = turns, tool_definitions(row.get("tools"))
+        found.turns, found.tools = turns, tool_definitions(row.first("tools", "functions"))
         found.stop_reason = ending_of(turns)
         found.parallel_tool_calls = parallel.flag() if parallel.given else None
         found.source = other_fields(row, *taken, id_field, *with_figures(found, row))

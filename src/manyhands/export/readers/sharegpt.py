@@ -4,13 +4,15 @@ LLaMA-Factory's documentation and the Hermes data sets have them.
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from manyhands.core.jsonio import Json, loads_outside
+from manyhands.core.jsonio import Json, check_depth, dumps, loads_outside
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import MAX_COST, TokenFigures, Usage
@@ -169,9 +171,23 @@ def _spelled_tools(text: str) -> list[dict[str, Any]] | None:
 
 def _values(text: str) -> Json:
     try:
+        return _written(text)
+    except ValueError:
+        return [_written(line) for line in text.splitlines() if line.strip()]
+
+
+def _written(text: str) -> Json:
+    """A value in JSON, or as Python prints it, which is how much of the Hermes data sets has calls. Raises ValueError."""
+    try:
         return loads_outside(text)
     except ValueError:
-        return [loads_outside(line) for line in text.splitlines() if line.strip()]
+        check_depth(text)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python does not know
+            return loads_outside(dumps(ast.literal_eval(text.strip())))
+    except (SyntaxError, TypeError, MemoryError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _stop_reason(row: Field, metadata: Field) -> str | None:
@@ -237,6 +253,8 @@ def _local(field: Field) -> float:
 
 
 def _others_row(row: Field, turns: Field, key: str, id_field: str) -> Conversation:
+    if row.get("chosen").given and row.get("rejected").given:
+        raise row.error('has a "chosen" and a "rejected" answer: pairs can\'t be imported')
     messages, tools = _messages(turns), tool_definitions(row.get("tools"))
     system = row.get("system").optional_text()
     if system and messages[0]["role"] != "system":
@@ -298,11 +316,11 @@ def _called(text: str, *, alone: bool) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _call_objects(texts: Sequence[str]) -> list[dict[str, Any]] | None:
-    """The calls in some JSON texts, each one or a list; None if one of them is something else."""
+    """The calls in some texts, each one or a list; None if one of them is something else."""
     calls: list[dict[str, Any]] = []
     for text in texts:
         try:
-            value = loads_outside(text.strip())
+            value = _written(text.strip())
         except (ValueError, RecursionError):
             return None
         for each in value if isinstance(value, list) else [value]:
