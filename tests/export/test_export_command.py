@@ -69,7 +69,7 @@ def test_every_item_is_accounted_for(mixed: BatchFolder) -> None:
     assert "Left out, conversations: 1 truncated: max_turns" in ran.out
     assert "Not held by the format: 3 messages' reasoning" in ran.out
     assert "Written: data/r/exports/openai.jsonl" in ran.out
-    summary = json.loads((mixed.run() / "exports/openai.jsonl.export_summary.json").read_text())
+    summary = json.loads((mixed.run() / "exports/.openai.jsonl.export_summary.json").read_text())
     assert summary["items"] == summary["exported_items"] + sum(summary["left_out_items"].values()) + sum(
         summary["left_out_conversations"].values()
     )
@@ -129,7 +129,7 @@ def test_the_figures_are_the_ledgers(mixed: BatchFolder) -> None:
 def test_records_and_summaries_fit_their_schemas(mixed: BatchFolder) -> None:
     for each in records(mixed, "--states=completed,discarded", "--keep=truncated"):
         assert problems("exports/conversation", each) == []
-    summary = json.loads((mixed.path / f"o.jsonl.{SUMMARY}").read_text())
+    summary = json.loads((mixed.path / f".o.jsonl.{SUMMARY}").read_text())
     assert problems("exports/summary", summary) == []
 
 
@@ -277,7 +277,8 @@ def test_a_killed_export_leaves_no_half_file(tmp_path: Path) -> None:
         assert found == before or (found.count(b"\n") == 300 and b'"messages"' in found[:20])
     exported(folder, "--to=openai", "--output=o.jsonl")
     assert not [*tmp_path.glob(".*.new")]
-    assert sorted(path.name for path in tmp_path.glob("o.jsonl*")) == ["o.jsonl", f"o.jsonl.{SUMMARY}"]
+    assert sorted(path.name for path in tmp_path.glob("o.jsonl*")) == ["o.jsonl"]
+    assert (tmp_path / f".o.jsonl.{SUMMARY}").is_file()
 
 
 def test_a_folder_that_takes_nothing_is_said(mixed: BatchFolder) -> None:
@@ -316,6 +317,12 @@ def test_bad_usage_is_one_line(mixed: BatchFolder, words: list[str], message: st
     ran = exported(mixed, *words, code=2)
     assert message in ran.err
     assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_a_loader_of_the_folder_finds_the_rows_alone(mixed: BatchFolder) -> None:
+    exported(mixed, "--to=messages", "--output=out/train.jsonl")
+    seen = [path.name for path in (mixed.path / "out").iterdir() if not path.name.startswith(".")]
+    assert seen == ["train.jsonl"]
 
 
 def test_the_formats_are_listed(mixed: BatchFolder) -> None:

@@ -203,4 +203,4 @@ def test_ungraded_runs_have_no_pairs(tmp_path: Path) -> None:
         assert folder.batch(f"--base_url={server.base_url}").code == 0
     for name in ("preference", "openai-dpo", "kto"):
         assert "Left out, conversations: 1 without a score" in exported(folder, f"--to={name}").out
-    assert json.loads((tmp_path / "o.jsonl.export_summary.json").read_text())["rows"] == 0
+    assert json.loads((tmp_path / ".o.jsonl.export_summary.json").read_text())["rows"] == 0

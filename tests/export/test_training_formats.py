@@ -531,7 +531,7 @@ def test_what_a_row_gave_is_not_trained_on(run: BatchFolder) -> None:
         [1],
     ]
     assert rows[2]["messages"][1]["content"] == SEEN["content"]
-    summary = json.loads((run.path / "o-openai.export_summary.json").read_text())
+    summary = json.loads((run.path / ".o-openai.export_summary.json").read_text())
     assert summary["notes"] == ["OpenAI takes no fewer than 10 rows to train on"]
 
 

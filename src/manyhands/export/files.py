@@ -20,7 +20,8 @@ from manyhands.core.text import counted
 from manyhands.io.files import folder_name
 
 SUMMARY = "export_summary.json"
-"""In a folder that an export wrote; of a file, ``NAME.export_summary.json`` beside it."""
+"""In a folder that an export wrote; of a file, ``.NAME.export_summary.json`` beside it, hidden, so that loaders of the folder don't take it
+for data."""
 _serial = count()
 _BUFFER = 1 << 18
 
@@ -295,7 +296,7 @@ def _is_export(path: Path) -> bool:
 
 def summary_path(path: Path) -> Path:
     """Where the summary of an export is."""
-    return path / SUMMARY if path.is_dir() else path.with_name(f"{path.name}.{SUMMARY}")
+    return path / SUMMARY if path.is_dir() else path.with_name(f".{path.name}.{SUMMARY}")
 
 
 def _sweep(path: Path) -> None:

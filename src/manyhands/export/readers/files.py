@@ -52,7 +52,7 @@ def files_in(folder: Path, fits: Callable[[Path], bool]) -> list[Path]:
 
 
 def _is_json(path: Path) -> bool:
-    return suffix_of(path) == ".json" and path.name not in _NO_ROWS and not path.name.endswith(f".{SUMMARY}")
+    return suffix_of(path) == ".json" and path.name not in _NO_ROWS
 
 
 def rows_of(path: Path) -> Iterator[FoundRow]:
