@@ -163,7 +163,7 @@ def test_several_runs_are_one_export(tmp_path: Path) -> None:
     made(tmp_path, ["two", "three"], "--run_name=b")
     ran = run_command(tmp_path, "export", "a", "b", "--to=jsonl", "--output=o.jsonl", "--dedup=exact")
     assert "Exported 3 of 4 items" in ran.out
-    assert "1 repeats an earlier one" in ran.out
+    assert "1 repeating an earlier one" in ran.out
     assert [(each["run"], each["item"]) for each in read_lines(tmp_path / "o.jsonl")] == [("a", 1), ("a", 2), ("b", 2)]
     assert "a run is named twice" in run_command(tmp_path, "export", "a", "data/a", "--to=jsonl").err
     assert folder.run("a").is_dir()
@@ -306,6 +306,11 @@ def test_a_folder_that_takes_nothing_is_said(mixed: BatchFolder) -> None:
         (["--to=jsonl", "--states=done"], "known: completed"),
         (["--to=jsonl", "--max_length=5"], "name a --tokenizer"),
         (["--to=jsonl", "--tokenizer=nothing.json"], "no such file"),
+        (
+            ["--to=jsonl", "--split=a=0.5,b=0.5", "--output=o.jsonl"],
+            "this makes a folder of files; name it without .jsonl",
+        ),
+        (["--to=axolotl", "--output=o.jsonl"], "this makes a folder of files; name it without .jsonl"),
         (["--to=jsonl", "--output=-", "--shard_rows=2"], "is not one file of lines here"),
         (["--to=openai", "--tools=struct"], "--tools: means nothing to the format openai"),
         (["--to=messages", "--atif_version=1.8"], "--atif_version: means nothing to the format messages"),
@@ -323,6 +328,20 @@ def test_a_loader_of_the_folder_finds_the_rows_alone(mixed: BatchFolder) -> None
     exported(mixed, "--to=messages", "--output=out/train.jsonl")
     seen = [path.name for path in (mixed.path / "out").iterdir() if not path.name.startswith(".")]
     assert seen == ["train.jsonl"]
+
+
+def test_the_lines_for_axolotl_name_the_folder_as_it_is_written(mixed: BatchFolder) -> None:
+    ran = exported(mixed, "--to=axolotl")
+    assert "Written: data/r/exports/axolotl\n" in ran.out
+    lines = (mixed.run() / "exports/axolotl/axolotl.yaml").read_text()
+    assert 'path: "data/r/exports/axolotl"' in lines
+
+
+def test_the_help_says_each_word_once(mixed: BatchFolder) -> None:
+    for command, word in (("export", "RUN…"), ("import", "FILE…")):
+        help = run_command(mixed.path, command, "--help").out
+        assert help.split(" [OPTIONS]")[0].count("FORMAT") == 1
+        assert f"  {word}  (or --" in help
 
 
 def test_the_formats_are_listed(mixed: BatchFolder) -> None:
@@ -459,6 +478,11 @@ def test_tokens_are_counted_and_bounded(lengths: BatchFolder, tokenizer: Path) -
     assert f"2 longer than {longest:,} tokens" in ran.out
     assert "without a chat template" in ran.out
     assert len(read_lines(lengths.path / "t.jsonl")) == 2
+    ran = exported(lengths, "--to=jsonl", f"--tokenizer={tokenizer}", "--max_length=1", "--output=t.jsonl", code=1)
+    least = found[0]["tokens"]
+    assert f"Left out for their length: conversations of {least:,} to " in ran.out
+    most = int(ran.out.split(" tokens\nNothing")[0].split()[-1].replace(",", ""))
+    assert most > longest
 
 
 @pytest.mark.parametrize(("number", "expected"), [(1, 1), (2, 2), (19, 19), (20, 19), (100, 95), (101, 96)])
@@ -482,7 +506,7 @@ def test_a_chat_template_counts_too(lengths: BatchFolder, tokenizer: Path, tmp_p
 
 def test_near_repetitions_are_left_out(lengths: BatchFolder) -> None:
     ran = exported(lengths, "--to=jsonl", "--dedup=near", "--output=n.jsonl")
-    assert "1 nearly repeats an earlier one" in ran.out
+    assert "1 nearly repeating an earlier one" in ran.out
     assert [each["item"] for each in read_lines(lengths.path / "n.jsonl")] == [1, 2, 4]
 
 

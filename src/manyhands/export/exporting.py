@@ -172,8 +172,9 @@ def export(
     Raises UserError for settings, runs and contents that can't be exported, SecretFound for a secret, StorageError.
     """
     losses = Losses()
-    if stream is not None or output is not None:  # what formats go by
-        settings = settings.changed({"output": STANDARD_OUTPUT if stream is not None else str(output)})
+    if stream is None and output is None:
+        output = default_output(folders[0], load_format(settings.to), settings)
+    settings = settings.changed({"output": STANDARD_OUTPUT if output is None else str(output)})  # what formats go by
     with ExitStack() as stack:
         format = load_format(settings.to)(settings, losses)
         format.check_options()
@@ -234,6 +235,7 @@ class _Export:
         if self._tokens is None and (settings.max_length or settings.min_length):
             raise UserError("--max_length and --min_length count tokens: name a --tokenizer")
         self._lengths = array("L")
+        self._unfit_lengths: tuple[int, ...] = ()  # the least and the most tokens of those left out for their length
         self._states = frozenset(settings.states or ("completed",))
         self._progress = progress
         self._left = "nothing was written"
@@ -252,9 +254,11 @@ class _Export:
             sink.close()
             report.output = STANDARD_OUTPUT
             return self._finished({"": sink.rows})
-        path = default_output(self._runs[0].reader.folder, type(self._format), settings) if output is None else output
+        assert output is not None, "a path or a stream"
+        path, in_folder = output, self._format.writes_folder
         report.output = str(path)
-        in_folder = self._format.writes_folder
+        if in_folder and self._format.suffix and path.suffix == self._format.suffix:
+            raise UserError(f"--output {path}: this makes a folder of files; name it without {path.suffix}")
         with self._target(path, in_folder=in_folder) as folder:
             names = [name for name, _ in settings.split or ()] or [""]
             files = SplitFiles(
@@ -292,6 +296,9 @@ class _Export:
         report = self._report
         report.rows = sum(splits.values())
         report.notes = list(self._format.notes(splits))
+        if self._unfit_lengths:
+            least, most = self._unfit_lengths
+            report.notes.append(f"Left out for their length: conversations of {least:,} to {most:,} tokens")
         report.splits = {name: rows for name, rows in splits.items() if name}
         report.lost = self._losses.counts
         if self._tokens is not None and self._lengths:
@@ -365,11 +372,15 @@ class _Export:
             return None
         tokens = conversation.tokens = self._tokens.count(conversation)
         maximum, minimum = self._settings.max_length, self._settings.min_length
+        reason = None
         if maximum is not None and tokens > maximum:
-            return f"longer than {maximum:,} tokens"
-        if minimum is not None and tokens < minimum:
-            return f"shorter than {minimum:,} tokens"
-        return None
+            reason = f"longer than {maximum:,} tokens"
+        elif minimum is not None and tokens < minimum:
+            reason = f"shorter than {minimum:,} tokens"
+        if reason is not None:
+            known = (*self._unfit_lengths, tokens)
+            self._unfit_lengths = (min(known), max(known))
+        return reason
 
     def _split(self, prompt_key: str) -> str:
         """The split of a prompt, which depends on nothing else."""

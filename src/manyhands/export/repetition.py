@@ -10,7 +10,7 @@ from manyhands.core.messages import Message, text_of
 from manyhands.export.conversations import Conversation
 from manyhands.io.digest_table import DigestTable
 
-REPEATED, NEARLY_REPEATED = "repeats an earlier one", "nearly repeats an earlier one"
+REPEATED, NEARLY_REPEATED = "repeating an earlier one", "nearly repeating an earlier one"
 _WORDS, _HASHES, _BANDS = 5, 128, 32
 
 

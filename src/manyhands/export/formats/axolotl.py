@@ -61,7 +61,7 @@ class Axolotl(Format):
         yield {"messages": messages, "tools": tools_text(conversation)}
 
     def extra_files(self, files: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
-        path = json.dumps(self.settings.output or f"exports/{self.name}", ensure_ascii=False)
+        path = json.dumps(self.settings.output or self.name, ensure_ascii=False)
         lines = _LINES
         for number, split in enumerate(files):
             if number == 1:

@@ -250,7 +250,7 @@ def _check_card(path: Path) -> None:
     """Refuse a card that names data outside of its folder: the library would read any file, and ask any server. Raises UserError."""
     from datasets.config import REPOCARD_FILENAME, REPOYAML_FILENAME
     from huggingface_hub import DatasetCard
-    from yaml import safe_load
+    from yaml import safe_load  # type: ignore[import-untyped]
 
     card, beside = path / REPOCARD_FILENAME, path / REPOYAML_FILENAME
     described: list[Any] = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
