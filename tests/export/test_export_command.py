@@ -324,6 +324,11 @@ def test_bad_usage_is_one_line(mixed: BatchFolder, words: list[str], message: st
     assert len(ran.err.strip().splitlines()) == 1
 
 
+def test_the_programs_own_system_prompt_is_no_part_of_sharegpt(mixed: BatchFolder) -> None:
+    ran = exported(mixed, "--to=sharegpt", "--output=o.jsonl")
+    assert "Not held by the format: 2 system prompts of this program" in ran.out
+
+
 def test_a_loader_of_the_folder_finds_the_rows_alone(mixed: BatchFolder) -> None:
     exported(mixed, "--to=messages", "--output=out/train.jsonl")
     seen = [path.name for path in (mixed.path / "out").iterdir() if not path.name.startswith(".")]

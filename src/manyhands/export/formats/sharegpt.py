@@ -58,6 +58,7 @@ class ShareGpt(Format):
         given = None if own in _OUR_PROMPTS else own or None
         turns, tags = self._turns(spoken, given, conversation.tools)
         self._count(conversation)
+        self.losses.add("system prompts of this program", own in _OUR_PROMPTS)
         yield {
             "conversations": turns,
             "metadata": _metadata(conversation, given, tags),
