@@ -234,7 +234,7 @@ def test_no_export_replaces_its_run(mixed: BatchFolder, name: str, target: str) 
 def test_what_stands_beside_the_output_stays(mixed: BatchFolder) -> None:
     """Whatever it is called."""
     kept = mixed.path / "beside.jsonl.parts"
-    kept.mkdir()
+    kept.mkdir(exist_ok=True)
     (kept / "mine").write_text("precious")
     exported(mixed, "--to=messages", "--output=beside.jsonl")
     assert (kept / "mine").read_text() == "precious"
@@ -564,3 +564,39 @@ def test_answers_with_failed_calls_are_not_trained_on(tmp_path: Path) -> None:
     folder = made(tmp_path, ["one"], handler=failing)
     (found,) = records(folder, "--train_on=succeeded")
     assert [turn["train"] for turn in found["turns"]] == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "it takes more than 5 s"),
+        (
+            "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+            "can't write",
+        ),
+        ("{% if %}", "its chat template can't be read: Expected an expression"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "its chat template can't be read: RecursionError"),
+    ],
+    ids=["endless", "doubling", "broken", "deep"],
+)
+def test_a_hostile_chat_template_is_one_line(
+    lengths: BatchFolder, tokenizer: Path, tmp_path: Path, template: str, problem: str
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(template)
+    ran = exported(lengths, "--to=jsonl", f"--tokenizer={tmp_path}", "--output=h.jsonl", code=2)
+    assert problem in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_escaped_secrets_are_found() -> None:
+    arguments = json.dumps({"command": f"use {SECRET}"}).replace("sk-", "\\u0073k-")
+    value = {"arguments": arguments}
+    assert find_secret(value) == ("arguments", "an API key (sk-…)")
+    assert json.loads(without_secrets(value)["arguments"]) == {"command": "use [redacted]"}
+    assert find_secret({"text": "\\u00e9 is no secret"}) is None
+
+
+def test_the_best_of_ungraded_conversations_are_none(mixed: BatchFolder) -> None:
+    ran = exported(mixed, "--to=jsonl", "--best_of=1", "--output=b.jsonl", code=1)
+    assert "2 without a score" in ran.out

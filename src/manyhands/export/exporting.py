@@ -53,6 +53,7 @@ from manyhands.runs.folders import open_reader
 from manyhands.runs.steering.selection import Selection
 
 STANDARD_OUTPUT = "-"
+WITHOUT_SCORE = "without a score"
 
 
 @dataclass(slots=True)
@@ -331,7 +332,7 @@ class _Export:
             for run, item, conversation in self._conversations(self._report):
                 reason = self._misfit(conversation)
                 if reason is None and choice is not None and not choice.is_chosen(run, item):
-                    reason = "not among the best of their prompt"
+                    reason = WITHOUT_SCORE if conversation.score is None else "not among the best of their prompt"
                 if reason is None:
                     reason = repetitions.seen(conversation)
                 if reason is not None:
@@ -438,6 +439,8 @@ class _Export:
 
     def _unranked(self, conversation: Conversation) -> str | None:
         """Why a conversation is not among those of which the best are chosen."""
+        if conversation.score is None:
+            return WITHOUT_SCORE
         return "of judges or stages" if conversation.name else self._misfit(conversation)
 
     def _unpairable(self, conversation: Conversation, repetitions: Repetitions) -> str | None:
@@ -445,7 +448,7 @@ class _Export:
         if conversation.name:
             return "of judges or stages, which make no pairs"
         if conversation.score is None:
-            return "without a score"
+            return WITHOUT_SCORE
         return repetitions.seen(conversation) or self._misfit(conversation)
 
     def _again(self, entry: Entry) -> Conversation:
@@ -513,10 +516,10 @@ class _Export:
         elif conversation.truncated and not settings.keeps("truncated"):
             reason = f"truncated: {conversation.stop_reason or 'not ended'}"
         elif self._format.needs_score and conversation.score is None:
-            reason = "without a score"
+            reason = WITHOUT_SCORE
         elif settings.min_score is not None and not is_judge:
             if conversation.score is None:
-                reason = "without a score"
+                reason = WITHOUT_SCORE
             elif conversation.score < settings.min_score:
                 reason = f"scored less than {settings.min_score:g}"
         if reason is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,8 +14,13 @@ from manyhands.core.text import expand_home
 from manyhands.export.chat import arguments_of, chat_messages, tool_definitions
 from manyhands.export.conversations import Conversation
 from manyhands.export.format import Losses
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.processes.killable import killable
 from manyhands.runs.options import read_text
 
+TEMPLATE_SECONDS = 5.0
+"""The time limit of a chat template for one conversation."""
+_SHOWN = 300
 TOKENIZER_FILE, TEMPLATE_FILE, CONFIG_FILE = "tokenizer.json", "chat_template.jinja", "tokenizer_config.json"
 
 
@@ -32,11 +38,13 @@ class ConversationTokens:
         """Raises UserError for a tokenizer that can't be used."""
         path = expand_home(name)
         folder = path if path.is_dir() else path.parent
-        self._template: Any = None
+        self._template: str | None = None
         if path.is_dir() or path.is_file():
             file = path / TOKENIZER_FILE if path.is_dir() else path
             self._encoder: Encoder = _file_encoder(file)
             self._template = _template_in(folder) if path.is_dir() else None
+            if self._template is not None:
+                self._rendered({}, f"{folder}: its chat template can't be read")
             self.name = str(name)
         else:
             self._encoder = _tiktoken_encoder(name)
@@ -58,15 +66,31 @@ class ConversationTokens:
             for call in message.get("tool_calls", ()):
                 function = call["function"]
                 function["arguments"] = arguments_of(call) or {}
-        try:
-            text = self._template.render(
-                messages=messages, tools=tool_definitions(conversation) or None, add_generation_prompt=False
-            )
-        except Exception as error:
-            raise UserError(
-                f"{self.name}: its chat template can't write {conversation.place}: {str(error) or type(error).__name__}"
-            ) from error
+        values = {"messages": messages, "tools": tool_definitions(conversation) or None, "add_generation_prompt": False}
+        text = self._rendered(values, f"{self.name}: its chat template can't write {conversation.place}")
         return self._encoder.count(text)
+
+    def _rendered(self, values: dict[str, Any], problem: str) -> str:
+        """What the template makes of values; nothing of none. In a process of its own, as a template is a program of others. Raises
+        UserError, with ``problem`` before the reason."""
+        try:
+            text, error = run_on_loop(killable(rendered, self._template, values, seconds=TEMPLATE_SECONDS))
+        except TimeoutError:
+            error = f"it takes more than {TEMPLATE_SECONDS:g} s, or too much memory"
+        if error is not None:
+            raise UserError(f"{problem}: {error}")
+        return str(text)
+
+
+def rendered(template: str, values: dict[str, Any]) -> tuple[str, str | None]:
+    """What a chat template makes of values (nothing of none: it is only read), and why it can't."""
+    try:
+        made = _compiled(template)
+        return (made.render(values) if values else ""), None
+    except (MemoryError, RecursionError) as error:
+        return "", type(error).__name__
+    except Exception as error:  # noqa: BLE001 - whatever a program of others raises is what is said of it
+        return "", " ".join(str(error).split())[:_SHOWN] or type(error).__name__
 
 
 def nearest_rank(ordered: Sequence[int], percent: int) -> int:
@@ -102,12 +126,12 @@ def _file_encoder(file: Path) -> Encoder:
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
-        raise UserError(f"{file}: no tokenizer that could be read ({str(error)[:200]})") from error
+        raise UserError(f"{file}: no tokenizer that could be read ({' '.join(str(error).split())[:_SHOWN]})") from error
     return _FileEncoder(tokenizer)
 
 
-def _template_in(folder: Path) -> Any:
-    """The chat template of a tokenizer's folder; None if it has none."""
+def _template_in(folder: Path) -> str | None:
+    """The text of the chat template of a tokenizer's folder; None if it has none."""
     text = None
     if (folder / TEMPLATE_FILE).is_file():
         text = read_text(str(folder / TEMPLATE_FILE))
@@ -119,10 +143,11 @@ def _template_in(folder: Path) -> Any:
     if isinstance(text, list):  # several, by name
         named = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}
         text = named.get("tool_use") or named.get("default")
-    return _compiled(text, folder) if isinstance(text, str) else None
+    return text if isinstance(text, str) else None
 
 
-def _compiled(text: str, folder: Path) -> Any:
+@lru_cache(maxsize=4)
+def _compiled(text: str) -> Any:
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser
@@ -147,10 +172,7 @@ def _compiled(text: str, folder: Path) -> Any:
     environment.globals.update(
         raise_exception=refuse, bos_token="", eos_token="", strftime_now=lambda form: "2000-01-01"
     )
-    try:
-        return environment.from_string(text)
-    except (TemplateError, RecursionError, MemoryError) as error:
-        raise UserError(f"{folder}: its chat template can't be read: {error}") from error
+    return environment.from_string(text)
 
 
 class _TiktokenEncoder:
@@ -172,4 +194,6 @@ def _tiktoken_encoder(name: str) -> Encoder:
     try:
         return _TiktokenEncoder(tiktoken.get_encoding(name))
     except Exception as error:  # whatever its download raises
-        raise UserError(f"--tokenizer {name}: tiktoken can't get that encoding ({str(error)[:200]})") from error
+        raise UserError(
+            f"--tokenizer {name}: tiktoken can't get that encoding ({' '.join(str(error).split())[:_SHOWN]})"
+        ) from error
