@@ -600,3 +600,21 @@ def test_escaped_secrets_are_found() -> None:
 def test_the_best_of_ungraded_conversations_are_none(mixed: BatchFolder) -> None:
     ran = exported(mixed, "--to=jsonl", "--best_of=1", "--output=b.jsonl", code=1)
     assert "2 without a score" in ran.out
+
+
+def test_a_folder_that_somebody_works_in_stays(mixed: BatchFolder) -> None:
+    exported(mixed, "--to=axolotl", "--output=training")
+    exported(mixed, "--to=axolotl", "--output=training")
+    (mixed.path / "training/checkpoint-1").mkdir()
+    ran = exported(mixed, "--to=axolotl", "--output=training", code=2)
+    assert "training: is there already, and no earlier export" in ran.err
+
+
+def test_judges_are_called_by_their_graders_and_simulation_is_said(tmp_path: Path) -> None:
+    folder = BatchFolder(tmp_path, ["one"])
+    rubrics = "- {name: terse, type: contains, value: a}\n- {name: fits, type: rubrics, criteria: [It fits.]}\n"
+    (tmp_path / "checks.yaml").write_text(f"judge: {{model: simulated}}\nthreshold: 0\nassert:\n{rubrics}")
+    assert folder.batch("--model=simulated", "--grade=checks.yaml").code == 0
+    assert [each["name"] for each in records(folder, "--judges")] == ["", "judge fits"]
+    exported(folder, "--to=messages", "--output=sft", "--shard_rows=9")
+    assert "Made by simulation" in (tmp_path / "sft/README.md").read_text()

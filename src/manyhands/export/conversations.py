@@ -6,6 +6,7 @@ begin with ``_``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, cast
@@ -302,6 +303,18 @@ def _begun_anew(steps: Sequence[RecordedStep], scope: str) -> list[list[Recorded
             found.append([*others])
         found[-1].append(step)
     return found
+
+
+def judges_named(others: Sequence[Conversation], scores: Sequence[Mapping[str, Any]]) -> Sequence[Conversation]:
+    """The conversations of judges of a conversation, called by their graders instead of by scopes (``grade-…/grader-NUMBER``)."""
+    for other in others:
+        found = _GRADER.match(other.name)
+        if found is not None and int(found[1]) < len(scores):
+            other.name = f"judge {scores[int(found[1])]['name']}{found[2].replace('/', ' ')}"
+    return others
+
+
+_GRADER = re.compile(r"grade-[0-9a-f]+/grader-(\d{1,6})(.*)", re.DOTALL)
 
 
 def _side(of: Conversation, steps: Sequence[RecordedStep], scope: str) -> Conversation:

@@ -270,6 +270,7 @@ class _Export:
             report.files = [name for each in written.values() for name in each]
             self._finished(files.rows())
             filled = {split: names for split, names in written.items() if files.rows()[split]}
+            self._format.simulated = self._report.simulated
             for name, text in self._format.extra_files(filled).items() if in_folder and filled else ():
                 (folder / name).write_text(text, encoding="utf-8")
             if in_folder:

@@ -291,7 +291,10 @@ def check_target(path: Path, *, overwrite: bool, runs: Iterable[Path] = ()) -> N
 
 
 def _is_export(path: Path) -> bool:
-    return (path / SUMMARY).is_file() if path.is_dir() else summary_path(path).is_file()
+    if not path.is_dir():
+        return summary_path(path).is_file()
+    # Exports have no folders within: where there is one, somebody works in it, as a trainer that leaves its checkpoints there.
+    return (path / SUMMARY).is_file() and not any(each.is_dir() for each in path.iterdir())
 
 
 def summary_path(path: Path) -> Path:

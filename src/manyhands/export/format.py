@@ -91,6 +91,9 @@ class Format(ABC):
         """Whether the output is a folder."""
         return self.in_folder or bool(self.settings.split) or self.settings.shard_rows is not None
 
+    simulated = 0
+    """Exported conversations that a simulated model took part in: known when ``extra_files`` is called."""
+
     def rows(self, conversation: Conversation) -> Iterator[Mapping[str, Json]]:
         """The rows of a conversation. Raises Unfit before the first."""
         raise NotImplementedError

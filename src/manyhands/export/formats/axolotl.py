@@ -68,4 +68,5 @@ class Axolotl(Format):
                 lines += "test_datasets:\n"
             lines += _DATASET.format(path=path, split=split or "train")
         columns = {"messages": JSON_LIST, "tools": "string"}
-        return {LINES: lines, CARD: hub_card(files, columns, f"Conversations for Axolotl; see {LINES}.")}
+        about = f"Conversations for Axolotl; see {LINES}."
+        return {LINES: lines, CARD: hub_card(files, columns, about, simulated=self.simulated)}

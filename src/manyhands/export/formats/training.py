@@ -179,16 +179,24 @@ def _plain(turn: Turn) -> dict[str, Json]:
     return {key: value for key, value in turn.message.items() if not key.startswith("_")}
 
 
-def hub_card(files: Mapping[str, Sequence[str]], columns: Mapping[str, str], about: str) -> str:
+def hub_card(files: Mapping[str, Sequence[str]], columns: Mapping[str, str], about: str, *, simulated: int) -> str:
     """The README.md of a folder of JSON Lines, by which ``datasets.load_dataset(FOLDER)`` knows splits and types.
 
     Without it types are guessed from the first rows of the first file, and rows of another shape that come later are refused.
-    ``files``: as in ``Format.extra_files``; ``columns``: the type of each, as ``string``, or ``json`` for a list of JSON values.
+    ``files``: as in ``Format.extra_files``; ``columns``: the type of each, as ``string``, or ``json`` for a list of JSON values;
+    ``simulated``: how many of the conversations a simulated model took part in.
     """
-    lines = ["---", "configs:", "- config_name: default", "  data_files:"]
+    lines = [
+        "---",
+        *(["tags:", "- simulated"] if simulated else []),
+        "configs:",
+        "- config_name: default",
+        "  data_files:",
+    ]
     for split, names in files.items():
         lines += [f"  - split: {split or 'train'}", f"    path: {json.dumps(list(names))}"]
     lines += ["dataset_info:", "  features:"]
     for column, kind in columns.items():
         lines += [f"  - name: {column}", f"    {'list' if kind == JSON_LIST else 'dtype'}: {kind}"]
-    return "\n".join([*lines, "---", "", about, ""])
+    said = f"**Made by simulation.** Conversations that a simulated model answered: {simulated:,}."
+    return "\n".join([*lines, "---", "", about, "", *([said, ""] if simulated else [])])

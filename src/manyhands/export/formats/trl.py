@@ -39,7 +39,8 @@ class _Trl(Format):
 
     def extra_files(self, files: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
         tools = JSON_LIST if self.settings.tools == "struct" else "string"
-        return {CARD: hub_card(files, {**self._columns, "tools": tools}, f"Conversations for TRL: {self.about}.")}
+        about = f"Conversations for TRL: {self.about}."
+        return {CARD: hub_card(files, {**self._columns, "tools": tools}, about, simulated=self.simulated)}
 
     @property
     def _columns(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from manyhands.core.messages import text_of
 from manyhands.core.outcomes import GRADE
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import ItemRow, RecordedStep
-from manyhands.export.conversations import Conversation, ConversationSource, Turn, side_conversations
+from manyhands.export.conversations import Conversation, ConversationSource, Turn, judges_named, side_conversations
 from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, figure
 from manyhands.workloads.imported.planning import ImportedItem
 from manyhands.workloads.imported.results import SUMMARY, score_of
@@ -29,7 +29,7 @@ class ImportedConversations(ConversationSource):
         if (grade := (row.record or {}).get(GRADE)) is not None:
             found.score, found.verdict, found.scores = grade["score"], grade["verdict"], grade["scores"]
         found.simulated = found.simulated or usage.simulated_calls > 0
-        found.others = [*found.others, *side_conversations(found, steps)]
+        found.others = [*found.others, *judges_named(side_conversations(found, steps), found.scores)]
         yield found
 
 

@@ -16,6 +16,7 @@ from manyhands.engine.journal.reader import JournalReader
 from manyhands.export.conversations import (
     Conversation,
     ConversationSource,
+    judges_named,
     plain_turns,
     side_conversations,
     turns_of,
@@ -54,7 +55,7 @@ class TrajectoryConversations(ConversationSource):
         found.tools, found.tools_changed = self._tools_of(record, steps)
         found.ephemeral, found.prefill = options.ephemeral_system_prompt, self._prefill
         found.turns = turns_of(steps, head=self._head(payload, bool(found.tools)))
-        found.others = side_conversations(found, steps)
+        found.others = judges_named(side_conversations(found, steps), found.scores)
         yield found
 
     @property
