@@ -772,3 +772,13 @@ def test_formats_by_name() -> None:
     assert [load_reader(name).name for name in READERS] == list(READERS)
     with pytest.raises(UserError, match="--from: there is no format 'mesages'; did you mean messages"):
         load_reader("mesages")
+
+
+def test_lines_of_the_original_batch_runner(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[1] / "data/trajectories/left_by_original/r1"
+    found = read("sharegpt", folder)
+    assert len([each for each in found if each.conversation is not None]) > 10
+    assert all(each.conversation is not None or "invalid JSON" in (each.problem or "") for each in found)
+    first = next(each.conversation for each in found if each.conversation is not None)
+    assert first.tools
+    assert first.turns[0].role == "user"
