@@ -56,7 +56,10 @@ class SecretFound(UserError):
 
 def may_hold_secret(document: bytes) -> bool:
     """Whether a JSON document may hold one."""
-    return any(mark in document for mark in _MAYBE) or KNOWN.is_in(document)
+    for mark in _MAYBE:  # a loop, as a generator takes half as long again
+        if mark in document:
+            return True
+    return KNOWN.is_in(document)
 
 
 def find_secret(value: Json) -> tuple[str, str] | None:
