@@ -28,19 +28,22 @@ _LARGEST = int(os.environ.get("MANYHANDS_BENCH_LARGEST", "100000"))
 
 
 def exports(quick: bool) -> Iterator[Row]:
-    """Conversations a second and peak memory, for each format. Those exported have two or three model calls and as many tool calls."""
+    """Conversations a second and peak memory: of short ones, a question and its answer, and for each format of such with two or three model
+    calls and as many tool calls."""
     items = 5_000 if quick else _LARGEST
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        run_folder = _made(folder, items)
+        short = _made(Path(name), items, "minimal")
+        yield from _rows("jsonl, short", _measured(short, "jsonl", Path(name) / "jsonl"), items, at_least=5000.0)
+    with TemporaryDirectory() as name:
+        run_folder = _made(Path(name), items, "terminal_only")
         for each in FORMATS:
-            used = _measured(run_folder, each, folder / each)
-            note = (
-                f"{items:,} conversations, {used.written / 1e6:,.0f} MB, {1e6 * used.cpu / items:,.0f} µs of CPU each"
-            )
-            bound = 5000.0 if each == "jsonl" else None
-            yield Row(f"export: {each}", items / used.seconds, "/s", at_least=bound, note=note)
-            yield Row(f"export: {each}, memory", used.memory / 1e6, "MB", at_most=300.0)
+            yield from _rows(each, _measured(run_folder, each, Path(name) / each), items)
+
+
+def _rows(name: str, used: _Used, items: int, at_least: float | None = None) -> Iterator[Row]:
+    note = f"{items:,} conversations, {used.written / 1e6:,.0f} MB, {1e6 * used.cpu / items:,.0f} µs of CPU each"
+    yield Row(f"export: {name}", items / used.seconds, "/s", at_least=at_least, note=note)
+    yield Row(f"export: {name}, memory", used.memory / 1e6, "MB", at_most=300.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,11 @@ class _Used:
     """Bytes."""
 
 
-def _made(folder: Path, items: int) -> Path:
+def _made(folder: Path, items: int, distribution: str) -> Path:
     dataset = folder / "prompts.jsonl"
     dataset.write_text("".join(json.dumps({"prompt": f"Say number {number}."}) + "\n" for number in range(_BASE)))
     words = ["batch", f"--dataset_file={dataset}", "--batch_size=50", "--run_name=r", f"--data_dir={folder}"]
-    more = ["--model=simulated", "--distribution=terminal_only", "--sandbox=local", "--executor=local", "--quiet"]
+    more = ["--model=simulated", f"--distribution={distribution}", "--sandbox=local", "--executor=local", "--quiet"]
     subprocess.run([*program(), *words, *more, "--concurrency=8"], check=True, capture_output=True)
     _multiply(folder / "r" / JOURNAL, items)
     return folder / "r"
