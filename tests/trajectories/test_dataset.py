@@ -607,5 +607,14 @@ def test_scripts_and_broken_cards_are_one_line(tmp_path: Path) -> None:
         read_rows(folder)
     (folder / "hub.py").unlink()
     (folder / "README.md").write_text("---\nconfigs: [\n---\n")
-    with pytest.raises(UserError, match="not a readable Hugging Face dataset"):
+    with pytest.raises(UserError, match=r"README\.md, line 1: not valid YAML"):
         read_rows(folder)
+
+
+def test_a_card_that_unfolds_for_ever_is_refused(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "hub")
+    doubled = [f"a{number}: &a{number} [*a{number - 1}, *a{number - 1}]" for number in range(1, 40)]
+    lines = ["---", "a0: &a0 [x, y]", *doubled, "configs: [{config_name: c, data_files: *a39}]", "---", "x", ""]
+    (folder / "README.md").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"README\.md, line \d+: "):
+        scan(folder)

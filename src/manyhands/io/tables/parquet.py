@@ -35,7 +35,10 @@ from manyhands.io.tables.base import (
     nameless_notice,
     reading,
 )
+from manyhands.io.yaml_files import parse_source
 
+_MAX_CARD = 4 << 20
+"""Bytes of a dataset's card."""
 _DATA_FILES = frozenset((".parquet", ".jsonl", ".json", ".csv", ".tsv", ".arrow", ".gz", ".zst"))
 DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 """Digits behind the point of a second, by Arrow's unit."""
@@ -250,12 +253,17 @@ def _check_card(path: Path) -> None:
     """Refuse a card that names data outside of its folder: the library would read any file, and ask any server. Raises UserError."""
     from datasets.config import REPOCARD_FILENAME, REPOYAML_FILENAME
     from huggingface_hub import DatasetCard
-    from yaml import safe_load  # type: ignore[import-untyped]
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     card, beside = path / REPOCARD_FILENAME, path / REPOYAML_FILENAME
-    described: list[Any] = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
+    described: list[Any] = []
+    if card.is_file():
+        front = REGEX_YAML_BLOCK.search(_card_text(card))
+        # Ours refuses what aliases blow up, which the library would unfold for ever.
+        described.append(parse_source(front[2] if front else "", str(card)).value)
+        described.append(DatasetCard.load(card).data.to_dict())
     if beside.is_file():
-        described.append(safe_load(beside.read_text(encoding="utf-8")))
+        described.append(parse_source(_card_text(beside), str(beside)).value)
     for configurations in (each.get("configs") for each in described if isinstance(each, dict)):
         for each in configurations if isinstance(configurations, list) else ():
             for named in _texts([each.get("data_files"), each.get("data_dir")] if isinstance(each, dict) else []):
@@ -263,6 +271,12 @@ def _check_card(path: Path) -> None:
                     raise UserError(
                         f"{path}: the card names data outside of the folder, which is not read: {cut(named, 200)!r}"
                     )
+
+
+def _card_text(path: Path) -> str:
+    if path.stat().st_size > _MAX_CARD:
+        raise UserError(f"{path}: larger than {_MAX_CARD >> 20} MiB, which is too large for a card")
+    return path.read_text(encoding="utf-8")
 
 
 def _check_files(path: Path, files: Mapping[str, Iterable[str]]) -> None:
@@ -298,7 +312,7 @@ def _read_by_datasets(path: Path) -> Iterator[None]:
     """Whatever the library finds wrong with the files is said in one line."""
     from datasets.exceptions import DatasetsError
     from pyarrow import ArrowException
-    from yaml import YAMLError
+    from yaml import YAMLError  # type: ignore[import-untyped]
 
     try:
         yield
