@@ -7,6 +7,7 @@ quadratic time and worse, so texts are cut before they are compared, and only a 
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -18,6 +19,8 @@ from pathlib import Path
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.redaction import KNOWN
 
+WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""What texts in UTF-16 begin with where they are marked."""
 MAX_COMPARED_LENGTH = 120
 """Characters of a text that are compared."""
 _MAX_NAMES = 5000
@@ -161,3 +164,14 @@ def suggestion(name: str, known: Iterable[str], spell: Callable[[str], str] = st
 def expand_home(path: str | Path) -> Path:
     """A path with its leading ``~`` or ``~user`` replaced by that home directory. As in a shell, it stays if there is no such user."""
     return Path(os.path.expanduser(path))
+
+
+def wide_encoding(head: bytes, *, marked: bool = False) -> str | None:
+    """The codec of a text that begins with these bytes, if it is UTF-16: by its mark, or (unless only ``marked`` texts count) by the zero
+    that one of the first two characters' bytes is in all that JSON begins with (RFC 4627, section 3). None for everything else, and for
+    less than two bytes."""
+    if head.startswith(WIDE_MARKS):
+        return "utf-16"
+    if marked or len(head) < 2 or (head[0] == 0) == (head[1] == 0):
+        return None
+    return "utf-16-be" if head[0] == 0 else "utf-16-le"

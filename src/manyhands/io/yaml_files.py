@@ -30,9 +30,9 @@ from ruamel.yaml.reader import ReaderError
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import shown
+from manyhands.core.text import wide_encoding
 from manyhands.io.locations import MAX_DEPTH, Location, Source
 from manyhands.io.locations import Path as FieldPath
-from manyhands.io.tables.text import wide_encoding
 
 _TAG = "tag:yaml.org,2002:"
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))

@@ -11,9 +11,10 @@ from shutil import copyfileobj
 from typing import BinaryIO
 
 from manyhands.core.errors import UserError
+from manyhands.core.text import wide_encoding
 from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.formats import format_named
-from manyhands.io.tables.text import marked_encoding, wide_encoding
+from manyhands.io.tables.text import marked_encoding
 
 STANDARD_STREAM = "-"
 """What stands for standard input or output in place of a file's name."""

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from manyhands.core.jsonio import unbroken
+from manyhands.core.text import wide_encoding
 from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.json import JsonArray, JsonArrayError
-from manyhands.io.tables.text import UTF_16, may_be_wide, wide_encoding
+from manyhands.io.tables.text import UTF_16, may_be_wide
 from manyhands.sandboxes.files.trees import NotPlain, open_folder, open_regular
 from manyhands.workloads.evals.batch.records import BYTE_ORDER_MARK, Event, LineScanner
 

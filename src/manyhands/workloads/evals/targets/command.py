@@ -21,11 +21,10 @@ from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, loads, too_deep, without_surrogates
 from manyhands.core.redaction import Redactor
-from manyhands.core.text import decode
+from manyhands.core.text import decode, wide_encoding
 from manyhands.engine.contract import Context, Effect
 from manyhands.io.files import bytes_written_aside
 from manyhands.io.locations import Location
-from manyhands.io.tables.text import wide_encoding
 from manyhands.processes.commands import MAX_OUTPUT, CommandEnd, CommandRunner, failure_of
 from manyhands.processes.templates import MAX_ARGUMENT, PREFIX, CommandTemplate, Words, quoted, spots
 from manyhands.sandboxes.files.trees import NotPlain, Tree
