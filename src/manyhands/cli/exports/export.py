@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -44,13 +46,26 @@ def run(argv: list[str]) -> int:
         folders = [announced(latest_run(settings.data_dir))]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UsageError(f"a run is named twice (see {PROGRAM} --help)")
-    if settings.output == STANDARD_OUTPUT:
-        sys.stdout.flush()
-        report = export(folders, settings, stream=_binary(raw_stream(sys.stdout)))
-    else:
-        report = export(folders, settings, None if settings.output is None else expand_home(settings.output))
+    output = None if settings.output in (None, STANDARD_OUTPUT) else expand_home(str(settings.output))
+    stream = _binary(raw_stream(sys.stdout)) if settings.output == STANDARD_OUTPUT else None
+    sys.stdout.flush()
+    with _progress() as progress:
+        report = export(folders, settings, output, stream=stream, progress=progress)
     _print(report)
     return ExitCode.DONE if report.rows or not report.items else ExitCode.FAILED
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """What shows how far an export is, where somebody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from manyhands.cli.styled import Bar, SafeConsole  # takes as long to import as a small export takes
+
+    with Bar(SafeConsole(stderr=True)) as bar:
+        task = bar.add_task("exporting", total=None, details="")
+        yield lambda done, items: bar.update(task, completed=done, total=items)
 
 
 class _Text(BytesIO):
@@ -99,6 +114,7 @@ def _lines(report: Report) -> list[str]:
     for title, counts in (
         ("Left out, items", report.left_out_items),
         ("Left out, conversations", report.left_out),
+        ("Left out, pairs", report.left_out_pairs),
         ("Not held by the format", report.lost),
     ):
         if found := [f"{number:,} {name}" for name, number in counts.most_common() if number]:
