@@ -166,7 +166,7 @@ def test_pairs_of_answers_alone_fit_openai(folder: BatchFolder) -> None:
     ] == WIDEST[:2]
     assert all([tool["function"]["name"] for tool in row["input"]["tools"]] for row in rows)
     assert "from 4 of 20 items" in ran.out
-    assert "Left out, conversations: 16 in no pair, 1 pairs: that differ by more than one message" in ran.out
+    assert "Left out, conversations: 16 in no pair\nLeft out, pairs: 1 that differ by more than one message" in ran.out
     assert "OpenAI takes no fewer than 10 rows" in ran.out
 
 

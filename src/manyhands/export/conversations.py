@@ -189,9 +189,19 @@ class Conversation:
     def texts(self) -> Json:
         """All of it that somebody wrote, but for the tools."""
         return [
-            *(self.key, self.label, self.name, self.agent, self.model, self.ephemeral, self.reason, self.stop_reason),
+            *(
+                self.run,
+                self.key,
+                self.label,
+                self.name,
+                self.agent,
+                self.model,
+                self.ephemeral,
+                self.reason,
+                self.stop_reason,
+            ),
             *(list(self.prefill), list(self.scores), dict(self.source), self.result),
-            [turn.message for turn in self.turns],
+            [[turn.message, turn.call and [turn.call.model, turn.call.finish_reason]] for turn in self.turns],
             [other.texts() for other in self.others],
         ]
 

@@ -75,6 +75,8 @@ class Report:
     """Whole items, by reason."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Conversations, by reason."""
+    left_out_pairs: Counter[str] = field(default_factory=Counter)
+    """Pairs that the format can't hold, by reason."""
     lost: Counter[str] = field(default_factory=Counter)
     """What the format has no place for."""
     redacted: int = 0
@@ -101,6 +103,7 @@ class Report:
             "left_out_items": _sorted(self.left_out_items),
             "conversations": self.conversations,
             "left_out_conversations": _sorted(self.left_out),
+            "left_out_pairs": _sorted(self.left_out_pairs),
             "rows": self.rows,
             "rows_by_split": self.splits,
             "not_held_by_format": _sorted(self.lost),
@@ -140,13 +143,15 @@ class ExportSummary(TypedDict):
     """Of the items that were not left out as a whole."""
     left_out_conversations: dict[str, int]
     """By reason."""
+    left_out_pairs: dict[str, int]
+    """Pairs that the format can't hold, by reason."""
     rows: int
     rows_by_split: dict[str, int]
     """Empty if there are no splits."""
     not_held_by_format: dict[str, int]
     """What the format has no place for."""
     redacted_conversations: int
-    """In which secrets were replaced."""
+    """In which secrets were replaced, also of those that were left out afterwards."""
     simulated_conversations: int
     """That a simulated model took part in."""
     tokens: TokenSummary | None
@@ -408,7 +413,7 @@ class _Export:
                     row = self._format.pair(chosen, rejected)
                 except Unfit as unfit:
                     self._losses.counts = lost
-                    report.left_out[f"pairs: {unfit}"] += 1
+                    report.left_out_pairs[str(unfit)] += 1
                     continue
                 write(self._split(chosen.prompt_key), row)
                 report.pairs += 1

@@ -239,15 +239,12 @@ def folder_written_aside(path: Path, *, overwrite: bool = False) -> Iterator[Pat
             path.unlink()
         elif path.exists():
             path.replace(old)
-        try:
-            aside.replace(path)
-        except OSError:
-            if old.exists():
-                old.replace(path)
-            raise
+        aside.replace(path)
     except OSError as error:
         raise StorageError(f"{path}: can't be written ({error.strerror or error})") from error
     finally:
+        if old.exists() and not path.exists():  # whatever came between, an earlier export stays
+            old.replace(path)
         for each in (aside, old):
             shutil.rmtree(each, ignore_errors=True)
 

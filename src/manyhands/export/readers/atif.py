@@ -17,6 +17,7 @@ from manyhands.core.messages import Message, ToolCall
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import MAX_COST, ZERO, Usage
 from manyhands.export.conversations import Conversation, ModelCall, Turn
+from manyhands.export.files import SUMMARY
 from manyhands.export.readers.chat import Calls, apart, begun, ending_of, prompt_key, tool_definitions
 from manyhands.export.readers.fields import BadRow, Field
 from manyhands.export.readers.files import data_files, files_in
@@ -61,9 +62,7 @@ class AtifReader(Reader):
             return
         trials = files_in(path, lambda each: each.parts[-2:] == _TRAJECTORY)
         yield from (
-            trials
-            or files_in(path, lambda each: each.suffix == ".json" and each.name != "export_summary.json")
-            or data_files(path)
+            trials or files_in(path, lambda each: each.suffix == ".json" and each.name != SUMMARY) or data_files(path)
         )
 
     def conversation(self, row: Field, path: Path) -> Conversation:

@@ -107,8 +107,6 @@ def _line(row: Field, metadata: Field, key: str, _: str) -> Conversation:
     found.turns, found.tools = plain_turns(messages), tools
     found.sample, found.attempt = metadata.get("sample").whole() or 0, metadata.get("attempt").whole() or 0
     found.model, found.simulated = metadata.get("model").optional_text(), metadata.get("simulated").flag()
-    found.run, found.name = metadata.get("run").optional_text() or "", metadata.get("name").optional_text() or ""
-    found.agent, found.prompt_key = metadata.get("agent").optional_text(), metadata.get("prompt").optional_text() or ""
     found.stop_reason, found.seed = _stop_reason(row, metadata), _natural(metadata.get("seed"))
     found.usage, found.source = _usage(metadata), _source(metadata)
     _graded(found, metadata)
