@@ -20,11 +20,12 @@ from textwrap import dedent
 from eval_tables import EvalTables
 
 from manyhands.cli.endpoints.check import WITHOUT, CheckEndpointSettings
+from manyhands.cli.exports.importing import WITHOUT as IMPORT_WITHOUT
 from manyhands.cli.jobs import COMMANDS as JOBS_COMMANDS
 from manyhands.cli.jobs.starting import SpawnOptions
 from manyhands.cli.main import COMMANDS
 from manyhands.cli.memory import COMMANDS as MEMORY_COMMANDS
-from manyhands.cli.options import Option, default_text, options_of, value_text
+from manyhands.cli.options import Option, default_text, options_of, spell, value_text
 from manyhands.cli.simulate import SimulateSettings
 from manyhands.core import failures
 from manyhands.core.failures import FAILURES, Cause
@@ -41,6 +42,7 @@ from manyhands.tools.toolsets import DECLARED, KNOWN_TOOLS, STANDARD
 from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS
 from manyhands.workloads.csv_jobs.mcp.settings import McpSettings
 from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.imported.spec import ImportSpec
 from manyhands.workloads.memory.settings import MemorySpec
 from manyhands.workloads.trajectories.lines.schema import METADATA, Field, Form, List, Object, schema_of
 from manyhands.workloads.trajectories.spec import BatchSpec
@@ -68,7 +70,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _options(settings: type[Settings], *, fixed: bool, without: Collection[str] = ()) -> str:
     groups: dict[str, list[Sequence[str]]] = {}
     for option in (each for each in options_of(settings).values() if each.name not in without):
-        row = [f"`--{option.name}`{value_text(option)}", _default(option), option.help]
+        row = [f"`{spell(option.name)}`{value_text(option)}", _default(option), option.help]
         if fixed:
             row.append("yes" if settings.about(option.name).identity else "")
         groups.setdefault(option.group, []).append(row)
@@ -296,6 +298,10 @@ def export_options() -> str:
     return _options(ExportSettings, fixed=False, without=("runs",))
 
 
+def import_options() -> str:
+    return _options(ImportSpec, fixed=False, without=("input_files", *IMPORT_WITHOUT))
+
+
 def export_formats() -> str:
     kinds = [load_format(name) for name in formats()]
     rows = ([f"`{kind.name}`", kind.about, _file_of(kind), f"`{kind.reasoning}`"] for kind in kinds)
@@ -325,6 +331,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "jobs-commands": jobs_commands,
     "export-options": export_options,
+    "import-options": import_options,
     "export-formats": export_formats,
     "failures": failure_table,
     "key-variables": key_variables,

@@ -39,6 +39,7 @@ from manyhands.tools.toolsets import KNOWN_TOOLS
 from manyhands.workloads.csv_jobs.service.status import StatusContent
 from manyhands.workloads.evals.results.result_lines import TestResult
 from manyhands.workloads.evals.results.summary import EvalSummary
+from manyhands.workloads.imported.results import ImportResult, ImportSummary
 from manyhands.workloads.memory.results.files import ResultContent, RunStats
 from manyhands.workloads.trajectories.lines.schema import Form, List, Object, schema_of
 from manyhands.workloads.trajectories.results.exports import Checkpoint, Failure
@@ -175,6 +176,8 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
     "evals/eval_summary": lambda: schema_of_type(EvalSummary),
     "memory/result": lambda: schema_of_type(ResultContent),
     "memory/runstats": lambda: schema_of_type(RunStats),
+    "imports/result": lambda: schema_of_type(ImportResult),
+    "imports/summary": lambda: schema_of_type(ImportSummary),
     "exports/conversation": lambda: schema_of_type(Conversation),
     "exports/summary": lambda: schema_of_type(ExportSummary),
 }

@@ -300,10 +300,10 @@ def test_a_folder_that_takes_nothing_is_said(mixed: BatchFolder) -> None:
         (["--to=openia"], "there is no format 'openia'; did you mean openai?"),
         ([], "--to"),
         (["--to=jsonl", "--split=train=0.5"], "must be shares above 0 that add up to 1"),
-        (["--to=jsonl", "--split=train=x,b=0.5"], "a share is a number"),
-        (["--to=jsonl", "--split=../x=0.5,b=0.5"], "is no name for a split"),
-        (["--to=jsonl", "--keep=everything"], "known: truncated"),
-        (["--to=jsonl", "--states=done"], "known: completed"),
+        (["--to=jsonl", "--split=train=x,b=0.5"], "must have shares from 0 to 1"),
+        (["--to=jsonl", "--split=../x=0.5,b=0.5"], "must have names of letters"),
+        (["--to=jsonl", "--keep=everything"], "must be words of truncated, synthetic, ephemeral"),
+        (["--to=jsonl", "--states=done"], "must be words of completed"),
         (["--to=jsonl", "--max_length=5"], "name a --tokenizer"),
         (["--to=jsonl", "--tokenizer=nothing.json"], "no such file"),
         (
@@ -315,7 +315,7 @@ def test_a_folder_that_takes_nothing_is_said(mixed: BatchFolder) -> None:
         (["--to=openai", "--tools=struct"], "--tools: means nothing to the format openai"),
         (["--to=messages", "--atif_version=1.8"], "--atif_version: means nothing to the format messages"),
         (["--to=preference", "--best_of=1"], "--best_of: means nothing to the format preference"),
-        (["--to=jsonl", "--keep=errors"], "known: truncated, synthetic, ephemeral"),
+        (["--to=jsonl", "--keep=errors"], "must be words of truncated, synthetic, ephemeral, not"),
     ],
 )
 def test_bad_usage_is_one_line(mixed: BatchFolder, words: list[str], message: str) -> None:

@@ -103,12 +103,14 @@ class Report:
             "left_out_items": _sorted(self.left_out_items),
             "conversations": self.conversations,
             "left_out_conversations": _sorted(self.left_out),
+            "pairs": self.pairs,
             "left_out_pairs": _sorted(self.left_out_pairs),
             "rows": self.rows,
             "rows_by_split": self.splits,
             "not_held_by_format": _sorted(self.lost),
             "redacted_conversations": self.redacted,
             "simulated_conversations": self.simulated,
+            "conversations_with_changed_tools": self.tools_changed,
             "tokens": self.tokens,
             "notes": self.notes,
         }
@@ -143,6 +145,8 @@ class ExportSummary(TypedDict):
     """Of the items that were not left out as a whole."""
     left_out_conversations: dict[str, int]
     """By reason."""
+    pairs: int
+    """That were written."""
     left_out_pairs: dict[str, int]
     """Pairs that the format can't hold, by reason."""
     rows: int
@@ -154,6 +158,8 @@ class ExportSummary(TypedDict):
     """In which secrets were replaced, also of those that were left out afterwards."""
     simulated_conversations: int
     """That a simulated model took part in."""
+    conversations_with_changed_tools: int
+    """Whose tools are known only as this version of the program has them."""
     tokens: TokenSummary | None
     """Null without a tokenizer."""
     notes: list[str]

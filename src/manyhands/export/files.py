@@ -1,4 +1,4 @@
-"""The files of an export: written aside, whole or not at all, and the same bytes for the same rows; and the card of a data set."""
+"""The files of an export: written aside, whole or not at all, and the same bytes for the same rows; and the card of a dataset."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class SplitFiles:
 
 
 class DatasetCard:
-    """The ``README.md`` of a folder that people and the Hugging Face Hub take for a data set. The same rows give the same text."""
+    """The ``README.md`` of a folder that people and the Hugging Face Hub take for a dataset. The same rows give the same text."""
 
     NAME = "README.md"
 

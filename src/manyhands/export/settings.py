@@ -38,11 +38,11 @@ def _split(value: object) -> tuple[tuple[str, float], ...] | None:
     found = []
     for name, share in parts:
         if not name.isidentifier():
-            raise ValueError(f"{name!r} is no name for a split: letters, digits and _ make one")
+            raise ValueError("must have names of letters, digits and _, as train=0.95,valid=0.05")
         try:
             found.append((name, float(share)))
         except ValueError:
-            raise ValueError(f"{name}={share}: a share is a number from 0 to 1") from None
+            raise ValueError("must have shares from 0 to 1, as train=0.95,valid=0.05") from None
     if len({name for name, _ in found}) < len(found):
         raise ValueError("names a split twice")
     if not all(0 < share <= 1 for _, share in found) or abs(sum(share for _, share in found) - 1) > 1e-6:
@@ -67,7 +67,7 @@ def _words(value: object, known: tuple[str, ...]) -> tuple[str, ...] | None:
     found = tuple(str(word) for word in words if word)
     for word in found:
         if word not in known:
-            raise ValueError(f"holds {word!r}; known: {', '.join(known)}")
+            raise ValueError(f"must be words of {', '.join(known)}")
     return found or None
 
 
@@ -107,8 +107,8 @@ class ExportSettings(Settings):
     )
     keep: Annotated[tuple[str, ...] | None, Checked(_keep)] = setting(
         None,
-        "What is otherwise left out: truncated (conversations that were broken off), synthetic (turns that this program wrote), "
-        "ephemeral (the ephemeral system prompt and prefilled messages).",
+        "What is otherwise left out: truncated (conversations that were broken off), synthetic (requests of this program to continue or to "
+        "summarize), ephemeral (the ephemeral system prompt and prefilled messages).",
         group=SELECTION,
     )
     min_score: Annotated[float | None, optional_number(0, 1)] = setting(

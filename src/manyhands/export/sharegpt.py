@@ -364,7 +364,7 @@ Example:
 <tool_call>
 {'name': <function-name>,'arguments': <args-dict>}
 </tool_call>"""
-"""The function-calling prompt of the Hermes models, which the original writes: data sets in its format have it to the letter."""
+"""The function-calling prompt of the Hermes models, which the original writes: datasets in its format have it to the letter."""
 
 
 def load_template(name: str) -> str:

@@ -1,1 +1,1 @@
-"""The four workloads: trajectories, evaluations, CSV jobs, memory benchmark."""
+"""The workloads: trajectories, evaluations, CSV jobs, the memory benchmark, and conversations that were imported."""

@@ -24,9 +24,9 @@ from manyhands.runs.folders import find_run, latest_run
 PROGRAM = "manyhands export"
 USAGE = f"{PROGRAM} RUN…"
 DESCRIPTION = (
-    "Writes the conversations of runs of any workload in a format for training or analysis. Left out unless it is said: items that are not "
-    "completed, conversations that were broken off, turns that this program wrote. Also of a run that goes on: what has ended so far. "
-    "manyhands export --to list lists the formats."
+    "Writes the conversations of runs of any workload in a format for training or analysis. Left out unless options say otherwise: "
+    "items that are not completed, conversations that were broken off, this program's requests to continue or to summarize. A run that "
+    "still goes on can be exported, too: what has ended so far. manyhands export --to list lists the formats."
 )
 
 

@@ -27,23 +27,23 @@ PROGRAM = "manyhands import"
 USAGE = f"{PROGRAM} FILE…"
 DESCRIPTION = (
     "Makes a run of the conversations in files: each is an item that has ended, to be listed, shown, exported and compared like those of "
-    "any run. With --grade, graders score them first, which can be resumed. No other model is asked; what the conversations once cost "
-    "stands in their records. A row that is no conversation is refused, and nothing is made, unless --skip_bad_rows is given. "
-    "manyhands import --from list lists the formats."
+    "any run. With --grade, graders score them first, which can be resumed. Only judges among the graders ask a model, the one that "
+    "--model names; what the conversations once cost is in their records. A row that is no conversation is refused, and nothing is made, "
+    "unless --skip_bad_rows is given. manyhands import --from list lists the formats."
 )
-_WITHOUT = (
+WITHOUT = (
     *("stop", "tool_choice", "send_reasoning", "max_attempts"),
     *("providers_allowed", "providers_ignored", "providers_order", "provider_sort"),
 )
 """Settings of agents' models, which are of no use for judges."""
-_NOT_FOR_RESUME = ("input_files", "from_", "id_field", "skip_bad_rows", *_WITHOUT)
+_NOT_FOR_RESUME = ("input_files", "from_", "id_field", "skip_bad_rows", *WITHOUT)
 
 
 def run(argv: list[str]) -> int:
     """Import the files that the command line names; the exit code."""
-    line = parse(ImportSpec, argv, PROGRAM, positional="input_files", repeated=("input_files",), without=_WITHOUT)
+    line = parse(ImportSpec, argv, PROGRAM, positional="input_files", repeated=("input_files",), without=WITHOUT)
     if line.help:
-        print(help_text(ImportSpec, USAGE, DESCRIPTION, without=_WITHOUT, positional="input_files"))
+        print(help_text(ImportSpec, USAGE, DESCRIPTION, without=WITHOUT, positional="input_files"))
         return 0
     if line.values.get("from_") == "list":
         return print_formats(readers(), load_reader)

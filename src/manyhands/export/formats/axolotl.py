@@ -1,4 +1,4 @@
-"""The data sets of Axolotl, from its ``docs/dataset-formats/conversation.qmd``."""
+"""The datasets of Axolotl, from its ``docs/dataset-formats/conversation.qmd``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data sets of LLaMA-Factory: from its ``data/README.md``, and where that is silent from its ``converter.py`` and ``formatter.py``."""
+"""The datasets of LLaMA-Factory: from its ``data/README.md``, and where that is silent from its ``converter.py`` and ``formatter.py``."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ COLUMNS = {
     "sample": "which repeat of the same content it is, from 0",
     "attempt": "which attempt at the item it is, from 1",
     "label": "what people call the item",
-    "name": "empty for the conversation of the item's agent, else as `judge NAME`",
+    "name": "empty for the conversation of the item's agent, else as `judge NAME` or `stage NAME`",
     "prompt_key": "the same for all samples of one prompt, in every run",
     "agent": "who answered, where a run compares several",
     "model": "the model that was asked",

@@ -25,7 +25,7 @@ FIELDS = {
     "sample": ("int64", "which repeat of the same content it is, from 0"),
     "attempt": ("int64", "which attempt at the item it is, from 1"),
     "label": ("string", "what people call the item"),
-    "name": ("string", "empty for the conversation of the item's agent, else as `judge NAME`"),
+    "name": ("string", "empty for the conversation of the item's agent, else as `judge NAME` or `stage NAME`"),
     "prompt_key": ("string", "the same for all samples of one prompt, in every run"),
     "ephemeral": ("string", "a paragraph of the system message that was sent and is not in the turns"),
     "tools_changed": ("bool", "whether the tools are not as they were sent"),

@@ -1,4 +1,4 @@
-"""What the formats for training have in common: what can be trained on, prompts and what follows them, cards of data sets."""
+"""What the formats for training have in common: what can be trained on, prompts and what follows them, cards of datasets."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _rank(order: Mapping[str, int], result: Message) -> int:
 
 
 def text_messages(turns: Sequence[Turn], reasoning: str, losses: Losses) -> list[dict[str, Any]]:
-    """As ``chat_messages``, with every content a text, because a column of a data set has one type.
+    """As ``chat_messages``, with every content a text, because a column of a dataset has one type.
 
     Raises Unfit for images in prompts, since what is said of an image makes no sense without it; those in tool results are counted.
     """

@@ -1,4 +1,4 @@
-"""The data sets of TRL, Hugging Face's trainers, from its ``docs/source/dataset_formats.md``.
+"""The datasets of TRL, Hugging Face's trainers, from its ``docs/source/dataset_formats.md``.
 
 Arguments of tool calls are objects here: nearly all chat templates write them out by themselves, and quote a text once more. Objects of
 different shape make no column of one Arrow type, so in a folder (``--split``, ``--shard_rows``) a dataset card says that these are

@@ -1,4 +1,4 @@
-"""The files that an import is read from, and their rows: JSON Lines, JSON, tables, folders of such, and data sets that were saved."""
+"""The files that an import is read from, and their rows: JSON Lines, JSON, tables, folders of such, and datasets that were saved."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FoundRow(NamedTuple):
 
 
 def data_files(path: Path) -> Iterator[Path]:
-    """The files of rows that a path stands for, in order of their names: itself, if it is a file or a saved data set. In a folder those
+    """The files of rows that a path stands for, in order of their names: itself, if it is a file or a saved dataset. In a folder those
     whose names end as files of rows do; if it has none, its JSON files. Raises UserError if there is none."""
     if not path.is_dir() or any((path / name).is_file() for name in _SAVED):
         yield path

@@ -1,5 +1,5 @@
 """ShareGPT: ``conversations`` of ``{from, value}``. Lines of ``trajectories.jsonl`` are read for all that they say; others' rows as
-LLaMA-Factory's documentation and the Hermes data sets have them.
+LLaMA-Factory's documentation and the Hermes datasets have them.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ SPEAKERS: Mapping[str, str] = {
     "observation": "tool",
     "function_response": "tool",
 }
-"""The roles of turns, by what data sets call those they are from. ``call``: an assistant that calls tools, in JSON alone."""
+"""The roles of turns, by what datasets call those they are from. ``call``: an assistant that calls tools, in JSON alone."""
 _CALL = re.compile("<(tool_call)>")
 _RESPONSE = re.compile("<(tool_response)>")
 _BETWEEN_RESPONSES = re.compile(r"\n</tool_response>\n<tool_response>\n")
 """How LLaMA-Factory joins the results of one round."""
 _TOOLS = re.compile("<(tools)>")
 _HERMES_OPENING = re.compile(r"\s*You are a function[- ]calling AI model\b")
-"""How the system turns of the Hermes data sets begin, of which there are several wordings. They end with an example of a call."""
+"""How the system turns of the Hermes datasets begin, of which there are several wordings. They end with an example of a call."""
 _OWN = ("item", "batch_num")
 """What the metadata of a line have that this program, or the original batch runner, wrote."""
 
@@ -61,7 +61,7 @@ class ShareGptReader(Reader):
     """Rows with ``conversations``."""
 
     name = "sharegpt"
-    about = "ShareGPT turns (from, value): trajectories.jsonl of runs, and data sets"
+    about = "ShareGPT turns (from, value): trajectories.jsonl of runs, and datasets"
 
     def conversation(self, row: Field, path: Path) -> Conversation:
         turns = row.get("conversations").parsed()
@@ -175,7 +175,7 @@ def _values(text: str) -> Json:
 
 
 def _written(text: str) -> Json:
-    """A value in JSON, or as Python prints it, which is how much of the Hermes data sets has calls. Raises ValueError."""
+    """A value in JSON, or as Python prints it, which is how much of the Hermes datasets has calls. Raises ValueError."""
     try:
         return loads_outside(text)
     except ValueError:

@@ -35,7 +35,6 @@ from manyhands.io.tables.base import (
     nameless_notice,
     reading,
 )
-from manyhands.io.yaml_files import parse_source
 
 _MAX_CARD = 4 << 20
 """Bytes of a dataset's card."""
@@ -254,6 +253,8 @@ def _check_card(path: Path) -> None:
     from datasets.config import REPOCARD_FILENAME, REPOYAML_FILENAME
     from huggingface_hub import DatasetCard
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
+    from manyhands.io.yaml_files import parse_source  # its library is large, and few datasets are folders
 
     card, beside = path / REPOCARD_FILENAME, path / REPOYAML_FILENAME
     described: list[Any] = []

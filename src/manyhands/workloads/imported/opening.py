@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from manyhands.core.text import counted
 from manyhands.export.readers.reader import load_reader
 from manyhands.models.headers import as_secrets
 from manyhands.runs.folders import free_name, is_made
-from manyhands.runs.making import Opened, keep_files, make_run, recorded_run, refuse_unless_resumed
+from manyhands.runs.making import Opened, keep_files, make_run, other_name, recorded_run
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.workloads.imported.planning import NAMED, LeftOut, files_identity
@@ -44,7 +45,10 @@ def make_import(options: ImportSpec, notice: Notice, environ: Mapping[str, str])
     identity = files_identity(options)
     folder = Path(options.data_dir) / (options.run_name or free_name(Path(options.data_dir), name_for(options)))
     if is_made(folder):
-        refuse_unless_resumed(False, folder)
+        go_on, other = f"manyhands resume {shlex.quote(str(folder))}", f"--run_name={other_name(folder)}"
+        raise RunError(
+            f"{folder}: a run of this name exists already; continue it with {go_on}, or start another with {other}"
+        )
     workload = ImportedWorkload({"options": options.recorded(), "identity": identity}, folder)
     workload.set_secrets(secrets)
     opened = Opened(folder, workload)

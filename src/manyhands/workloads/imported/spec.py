@@ -54,7 +54,7 @@ class ImportSpec(ModelSettings, RunOptions, TerminalSettings, ResumeSettings):
 
     input_files: OptionalList = setting(
         ...,
-        "Files or folders with conversations: .jsonl, .json, .parquet, data set folders; for ATIF also job folders of Harbor.",
+        "Files or folders with conversations: .jsonl, .json, .parquet, dataset folders; for ATIF also job folders of Harbor.",
         group=INPUT,
         value="FILE",
         repeated=True,

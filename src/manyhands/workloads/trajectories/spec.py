@@ -109,7 +109,7 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings, ReadingSett
     )
     split: OptionalText = setting(
         None,
-        'Split of a Hugging Face dataset folder (default: its only one, or "train").',
+        'Split of a Hugging Face dataset folder, as NAME or CONFIGURATION/NAME (default: its only one, or "train").',
         group=SAMPLES,
         identity=True,
         value="NAME",

@@ -183,7 +183,7 @@ def _file_of(path: Path) -> Path:
         return path
     found = next((path / name for name in (RESULTS, _OTHERS_RESULTS) if (path / name).is_file()), None)
     if found is None:
-        raise UserError(f"{path}: no run of evaluations with results (it has no {RESULTS})")
+        raise UserError(f"{path}: no run of evaluations or imported conversations with results (it has no {RESULTS})")
     return found
 
 
