@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +32,8 @@ _TIMED_OUT = 128 + signal.SIGKILL
 """What ``timeout`` ends with when it has killed what it ran."""
 _MAX_BYTES = 64 << 20
 _KEPT = 1 << 16
-_PAUSE = 0.1
+_PAUSE, _GRACE = 0.1, 5.0
+"""Seconds between two looks at a program, and for which it may outstay its limit before it is killed from here."""
 _LAST = 500
 """Characters of what it wrote on standard error that a message shows."""
 _PROGRAM = """
@@ -100,13 +102,14 @@ def _run(words: list[str], folder: Path, location: Location) -> None:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+    began = time.monotonic()
     try:
         errors = _ending(process)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if process.returncode in (_TIMED_OUT, -signal.SIGKILL):
+    if process.returncode in (_TIMED_OUT, -signal.SIGKILL) and time.monotonic() - began >= SECONDS:
         raise location.error(f"took more than {SECONDS:g} s to export")
     if process.returncode != 0:
         said = " ".join(decode(errors).split())
@@ -114,17 +117,19 @@ def _run(words: list[str], folder: Path, location: Location) -> None:
 
 
 def _ending(process: subprocess.Popen[bytes]) -> bytes:
-    """The end of what a program writes on standard error until it ends: the rest is read, and not kept."""
-    kept = b""
+    """The end of what a program writes on standard error until it ends: the rest is read, and not kept. What it leaves behind may go on
+    to write, and is not waited for."""
+    kept, until = b"", time.monotonic() + SECONDS + _GRACE
     assert process.stderr is not None
     with process.stderr as stream:
-        while True:
-            if select.select([stream], [], [], _PAUSE)[0]:
-                chunk = os.read(stream.fileno(), 1 << 16)
+        has_ended = False
+        while not has_ended and time.monotonic() < until:
+            has_ended = process.poll() is not None
+            if select.select([stream], [], [], 0 if has_ended else _PAUSE)[0]:
+                chunk = os.read(stream.fileno(), _KEPT)
                 kept = (kept + chunk)[-_KEPT:]
                 if not chunk:
                     break
-            elif process.poll() is not None:  # what it left behind holds the pipe
-                break
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(_PAUSE, until - time.monotonic()))
     return kept
