@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -267,14 +266,16 @@ def test_files_of_bounded_size(mixed: BatchFolder) -> None:
 def test_a_killed_export_leaves_no_half_file(tmp_path: Path) -> None:
     folder = made(tmp_path, [f"prompt {number}" for number in range(300)], "--concurrency=20")
     exported(folder, "--to=jsonl", "--output=o.jsonl")
-    before = (tmp_path / "o.jsonl").read_bytes()
-    for pause in (0.3, 0.4, 0.5, 0.6):
+    before, left = (tmp_path / "o.jsonl").read_bytes(), list[Path]()
+    for _ in range(4):
         with Command("export", "r", "--to=openai", "--output=o.jsonl", folder=tmp_path) as running:
-            time.sleep(pause)
+            assert running.wait_until(lambda: [*tmp_path.glob(".o.jsonl.*.new")], pause=0.001)
             running.interrupt(signal.SIGKILL)
             running.wait()
+        left += tmp_path.glob(".o.jsonl.*.new")
         found = (tmp_path / "o.jsonl").read_bytes()
         assert found == before or (found.count(b"\n") == 300 and b'"messages"' in found[:20])
+    assert left, "no export was killed while it wrote"
     exported(folder, "--to=openai", "--output=o.jsonl")
     assert not [*tmp_path.glob(".*.new")]
     assert sorted(path.name for path in tmp_path.glob("o.jsonl*")) == ["o.jsonl"]
@@ -436,6 +437,14 @@ def test_all_of_a_secret_is_replaced(text: str) -> None:
 def test_what_follows_the_mention_of_a_key_stays() -> None:
     text = "grep for -----BEGIN RSA PRIVATE KEY----- in all of the files"
     assert without_secrets(text) == "grep for [redacted]in all of the files"
+
+
+def test_what_is_left_out_stops_no_export(leaks: BatchFolder, tokenizer: Path) -> None:
+    words = (f"--tokenizer={tokenizer}", "--max_length=1")
+    ran = exported(leaks, "--to=jsonl", "--output=none.jsonl", *words, code=1)
+    assert "11 longer than 1 tokens" in ran.out
+    ran = exported(leaks, "--to=jsonl", "--output=none.jsonl", "--redact", *words, code=1)
+    assert "Secrets" not in ran.out
 
 
 def test_keys_of_the_environment_are_known(mixed: BatchFolder, monkeypatch: pytest.MonkeyPatch) -> None:

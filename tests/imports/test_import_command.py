@@ -184,3 +184,15 @@ def test_secrets_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     imported(tmp_path, "m.jsonl")
     assert secret.encode() not in b"".join(path.read_bytes() for path in (tmp_path / "data/m").iterdir())
     assert "It is [redacted]." in run_command(tmp_path, "show", "m", "1").out
+
+
+def test_no_key_stands_in_what_is_written_of_bad_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "Zq81-known-secret-Zq81"
+    monkeypatch.setenv("OWN_API_KEY", secret)
+    good = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    bad = {"messages": [{"role": f"role {secret}", "content": "q"}]}
+    (tmp_path / "m.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
+    ran = run_command(tmp_path, "import", "--from=messages", "m.jsonl", "--run_name=r", "--skip_bad_rows", "--quiet")
+    assert ran.code == 0, ran
+    for path in (tmp_path / "data/r").iterdir():
+        assert secret.encode() not in path.read_bytes(), path.name

@@ -191,6 +191,10 @@ class Conversation:
         return [
             *(
                 self.run,
+                self.run_id,
+                self.workload,
+                self.version,
+                self.prompt_key,
                 self.key,
                 self.label,
                 self.name,
@@ -201,7 +205,10 @@ class Conversation:
                 self.stop_reason,
             ),
             *(list(self.prefill), list(self.scores), dict(self.source), self.result),
-            [[turn.message, turn.call and [turn.call.model, turn.call.finish_reason]] for turn in self.turns],
+            [
+                [turn.message, turn.call and [turn.call.step, turn.call.model, turn.call.finish_reason]]
+                for turn in self.turns
+            ],
             [other.texts() for other in self.others],
         ]
 

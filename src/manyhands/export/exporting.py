@@ -155,7 +155,7 @@ class ExportSummary(TypedDict):
     not_held_by_format: dict[str, int]
     """What the format has no place for."""
     redacted_conversations: int
-    """In which secrets were replaced, also of those that were left out afterwards."""
+    """Exported ones in which secrets were replaced."""
     simulated_conversations: int
     """That a simulated model took part in."""
     conversations_with_changed_tools: int
@@ -363,17 +363,19 @@ class _Export:
 
     def _write_one(self, conversation: Conversation, write: Callable[[str, Mapping[str, Json]], None]) -> bool:
         split, lost = self._split(conversation.prompt_key), self._losses.counts.copy()
+        clean = self._without_secrets(conversation)
         try:
-            for row in self._format.rows(conversation):
+            for row in self._format.rows(clean):
                 write(split, row)
         except Unfit as unfit:
             self._losses.counts = lost
             self._report.left_out[str(unfit)] += 1
             return False
-        self._count(conversation)
+        self._count(clean, redacted=clean is not conversation)
         return True
 
-    def _count(self, conversation: Conversation) -> None:
+    def _count(self, conversation: Conversation, *, redacted: bool) -> None:
+        self._report.redacted += redacted
         if conversation.tokens is not None:
             self._lengths.append(conversation.tokens)
         self._report.simulated += conversation.simulated
@@ -413,7 +415,7 @@ class _Export:
             candidates = report.conversations - report.left_out.total()
             items: set[tuple[int, int]] = set()
             for better, worse in choice.pairs(every=self._settings.pairs == "all", min_gap=self._settings.min_gap):
-                chosen, rejected = self._again(better), self._again(worse)
+                (chosen, *_), (rejected, *_) = both = self._again(better), self._again(worse)
                 lost = self._losses.counts.copy()
                 try:
                     row = self._format.pair(chosen, rejected)
@@ -423,10 +425,10 @@ class _Export:
                     continue
                 write(self._split(chosen.prompt_key), row)
                 report.pairs += 1
-                for entry, conversation in ((better, chosen), (worse, rejected)):
+                for entry, (conversation, redacted) in zip((better, worse), both, strict=True):
                     if (entry.run, entry.item) not in items:
                         items.add((entry.run, entry.item))
-                        self._count(conversation)
+                        self._count(conversation, redacted=redacted)
             report.exported_items = len(items)
             if unpaired := candidates - len(items):
                 report.left_out["in no pair"] += unpaired
@@ -463,15 +465,16 @@ class _Export:
             return WITHOUT_SCORE
         return repetitions.seen(conversation) or self._misfit(conversation)
 
-    def _again(self, entry: Entry) -> Conversation:
-        """The conversation that an entry is about."""
+    def _again(self, entry: Entry) -> tuple[Conversation, bool]:
+        """The conversation that an entry is about, and whether secrets were replaced in it."""
         run = self._runs[entry.run]
         row = run.reader.item(str(entry.item))
         if row is None:
             raise UserError(f"{run.reader.folder}: item {entry.item} is gone")
         found = self._as_kept(next(conversations_of(run.source, [row]))[1])
         self._misfit(found)  # notes its length
-        return self._without_secrets(found, Report("", "", []))
+        clean = self._without_secrets(found)
+        return clean, clean is not found
 
     # --- Conversations
 
@@ -537,7 +540,7 @@ class _Export:
         if reason is not None:
             report.left_out[reason] += 1
             return None
-        return self._without_secrets(self._as_kept(conversation), report)
+        return self._as_kept(conversation)
 
     def _as_kept(self, conversation: Conversation) -> Conversation:
         settings, turns = self._settings, conversation.turns
@@ -551,16 +554,14 @@ class _Export:
             conversation.turns = turns
         return conversation
 
-    def _without_secrets(self, conversation: Conversation, report: Report) -> Conversation:
+    def _without_secrets(self, conversation: Conversation) -> Conversation:
+        """The conversation that is about to be written; another one if secrets were replaced. Raises SecretFound."""
         if self._settings.keep_secrets or not self._may_hold_secret(conversation):
             return conversation
         value = conversation.to_json()
         if self._settings.redact:
             clean = without_secrets(value)
-            if clean == value:
-                return conversation
-            report.redacted += 1
-            return Conversation.from_json(clean)
+            return conversation if clean == value else Conversation.from_json(clean)
         if (found := find_secret(value)) is not None:
             where, what = found
             raise SecretFound(

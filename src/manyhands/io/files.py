@@ -116,7 +116,7 @@ def asides(folder: Path, name: str | None = None) -> Iterator[tuple[Path, int]]:
     """The files in a folder that were being written aside (in place of a file of that name), each with the id of its process."""
     for path in folder.iterdir():
         writer = _ASIDE.fullmatch(path.name)
-        if writer is not None and name in (None, writer[1]):
+        if writer is not None and name in (None, writer[1]) and not path.is_dir():
             yield path, int(writer[2])
 
 

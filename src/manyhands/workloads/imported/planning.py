@@ -14,6 +14,7 @@ from manyhands.core.digests import content_key, digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps, without_surrogates
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.redaction import KNOWN
 from manyhands.engine.contract import Item, PlannedItem
 from manyhands.export.conversations import Conversation
 from manyhands.export.readers.reader import Imported, Reader, load_reader
@@ -38,7 +39,7 @@ class LeftOut:
         """Count a row."""
         self.count += 1
         if len(self.named) < NAMED:
-            self.named.append(f"{place}: {problem}")
+            self.named.append(KNOWN.text(f"{place}: {problem}"))
 
     def to_json(self) -> dict[str, Any]:
         """As it is recorded with the run."""
