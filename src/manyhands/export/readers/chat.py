@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from manyhands.core.digests import content_key
-from manyhands.core.jsonio import Json, spaced
+from manyhands.core.jsonio import Json, kind_of, spaced
 from manyhands.core.messages import Message, ToolCall, text_of
 from manyhands.core.outcomes import StopReason
 from manyhands.export.conversations import Conversation, Turn
-from manyhands.export.readers.fields import Field, kind_of
+from manyhands.export.readers.fields import Field
 from manyhands.models.reasoning import FIELDS, gather
 
 ROLES: Mapping[str, str] = {

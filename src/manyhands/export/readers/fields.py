@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
-from manyhands.core.jsonio import Json, loads_outside
+from manyhands.core.jsonio import Json, kind_of, loads_outside
 from manyhands.core.text import cut
 
 LAST_MOMENT = 253_402_300_799.0
@@ -18,22 +18,6 @@ _SHOWN = 60
 
 class BadRow(ValueError):
     """Why a row is no conversation: its field and what is wrong with that, in one line."""
-
-
-def kind_of(value: Json) -> str:
-    """What a JSON value is, in words."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "text"
-        case list():
-            return "a list"
-    return "an object"
 
 
 @dataclass(slots=True)  # not frozen: one is made for each field that is read

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
-from manyhands.core.jsonio import Json, line, loads_outside
+from manyhands.core.jsonio import Json, kind_of, line, loads_outside
 from manyhands.core.messages import Message, ToolCall, text_of
 
 SYSTEM, MESSAGES = "system", "messages"
@@ -239,19 +239,3 @@ def _same(first: Json, second: Json) -> bool:
     if isinstance(first, str) and isinstance(second, str):
         return first.strip() == second.strip()
     return bool(first == second)
-
-
-def kind_of(value: Json) -> str:
-    """What a JSON value is, in words."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "text"
-        case list():
-            return "a list"
-    return "an object"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from manyhands.core.digests import content_key, digest
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json
+from manyhands.core.jsonio import Json, kind_of
 from manyhands.core.messages import Message
 from manyhands.io.digest_table import DigestTable
 from manyhands.io.tables.base import MissingColumn, Record, Records, Unit
@@ -25,7 +25,6 @@ from manyhands.workloads.trajectories.dataset.chat_rows import (
     BadChat,
     Chat,
     content_parts,
-    kind_of,
     read_chat,
 )
 from manyhands.workloads.trajectories.dataset.prompt_column import PROMPT, remedy
