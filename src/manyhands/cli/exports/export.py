@@ -49,21 +49,21 @@ def run(argv: list[str]) -> int:
     output = None if settings.output in (None, STANDARD_OUTPUT) else expand_home(str(settings.output))
     stream = _binary(raw_stream(sys.stdout)) if settings.output == STANDARD_OUTPUT else None
     sys.stdout.flush()
-    with _progress() as progress:
+    with _progress(shown=stream is None) as progress:
         report = export(folders, settings, output, stream=stream, progress=progress)
     _print(report)
     return ExitCode.DONE if report.rows or not report.items else ExitCode.FAILED
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
+def _progress(*, shown: bool) -> Iterator[Callable[[int, int], None] | None]:
     """What shows how far an export is, where somebody looks."""
-    if not sys.stderr.isatty():
+    if not (shown and sys.stderr.isatty()):
         yield None
         return
     from manyhands.cli.styled import Bar, SafeConsole  # takes as long to import as a small export takes
 
-    with Bar(SafeConsole(stderr=True)) as bar:
+    with Bar(SafeConsole(file=raw_stream(sys.stderr))) as bar:
         task = bar.add_task("exporting", total=None, details="")
         yield lambda done, items: bar.update(task, completed=done, total=items)
 

@@ -64,7 +64,8 @@ def resume(folder: Path, words: list[str]) -> int:
 
 def _execute(opened: Opened[ImportedWorkload]) -> int:
     options = opened.workload.options
-    result = execute(opened, quiet=options.quiet)
+    # Without graders nothing is executed that could be watched.
+    result = execute(opened, quiet=options.quiet or not opened.workload.is_graded)
     _print(opened, result)
     return tell_end(options.on_end, result, result.exit_code)
 
