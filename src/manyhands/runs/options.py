@@ -166,6 +166,17 @@ class TerminalSettings(Settings):
     quiet: Flag = setting(False, "Do not show a progress bar, only the summary at the end.", group=OUTPUT)
 
 
+class ViewSettings(Settings):
+    """Whether a run is shown in a browser while a command executes it."""
+
+    view: Flag = setting(
+        False,
+        "Also show the run in a browser while this command runs, as manyhands view does; it is opened where there is a display.",
+        group=OUTPUT,
+        recorded=False,
+    )
+
+
 class ResumeSettings(FileSettings):
     """What can be set only when a run is continued: how changes of its settings are taken."""
 

@@ -20,6 +20,8 @@ SUMMARIES_GROUP = "manyhands.summaries"
 """The entry point group of what fills in the summaries of a workload's runs, see ``WorkloadEntry.summarizer``."""
 CONVERSATIONS_GROUP = "manyhands.conversations"
 """The entry point group of what gives the conversations of a workload's runs, see ``WorkloadEntry.conversations``."""
+VIEWS_GROUP = "manyhands.views"
+"""The entry point group of what a workload shows of its runs, see ``WorkloadEntry.view``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class WorkloadEntry:
     """The subclass of ``runs.summaries.Summarizer`` that fills in the summaries of its runs. None: they have what all runs have."""
     conversations: str | None = None
     """The subclass of ``export.conversations.ConversationSource`` that gives the conversations of its runs. None: there are none."""
+    view: str | None = None
+    """The subclass of ``runs.shown.run_view.RunView`` that gives the pages about its runs. None: they show what all runs have."""
     subfolder: str | None = None
     """The folder in the data folder where its runs are; None: in the data folder itself, or as ``sub_runs`` says."""
     sub_runs: str | None = None
@@ -49,12 +53,14 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         "manyhands.cli.batch.executing:resume",
         "manyhands.workloads.trajectories.results.exports:TrajectorySummarizer",
         "manyhands.workloads.trajectories.results.conversations:TrajectoryConversations",
+        "manyhands.workloads.trajectories.results.view:TrajectoryView",
     ),
     "csv_jobs": WorkloadEntry(
         "manyhands.workloads.csv_jobs.workload:CsvJobsWorkload",
         "manyhands.cli.jobs.starting:resume",
         "manyhands.workloads.csv_jobs.rows.planning:JobSummarizer",
         "manyhands.workloads.csv_jobs.conversations:JobConversations",
+        "manyhands.workloads.csv_jobs.view:JobView",
         toolsets={
             "collab": (
                 "Starting agents on the rows of a table.",
@@ -67,12 +73,14 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         "manyhands.cli.evals.executing:resume",
         "manyhands.workloads.evals.results.summary:EvalSummarizer",
         "manyhands.workloads.evals.results.conversations:EvalConversations",
+        "manyhands.workloads.evals.results.view:EvalView",
     ),
     "memory": WorkloadEntry(
         "manyhands.workloads.memory.workload:MemoryWorkload",
         "manyhands.cli.memory.benchmark:resume",
         "manyhands.workloads.memory.results.summaries:MemorySummarizer",
         "manyhands.workloads.memory.results.conversations:MemoryConversations",
+        "manyhands.workloads.memory.report.view:MemoryView",
         subfolder="tests",
     ),
     "memory_definitions": WorkloadEntry(
@@ -92,6 +100,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         "manyhands.cli.exports.importing:resume",
         "manyhands.workloads.imported.describing:ImportedSummarizer",
         "manyhands.workloads.imported.describing:ImportedConversations",
+        "manyhands.workloads.imported.view:ImportedView",
     ),
     "steps": WorkloadEntry("manyhands.testing.steps_workload:StepsWorkload"),
 }
@@ -144,6 +153,12 @@ def conversations_target(name: str) -> str | None:
     """Where what gives the conversations of that workload's runs is, as ``module:attribute``; None if it has none."""
     entry = WORKLOADS.get(name)
     return _plugged(CONVERSATIONS_GROUP, name) if entry is None else entry.conversations
+
+
+def view_target(name: str) -> str | None:
+    """Where what that workload shows of its runs is, as ``module:attribute``; None if it has nothing of its own."""
+    entry = WORKLOADS.get(name)
+    return _plugged(VIEWS_GROUP, name) if entry is None else entry.view
 
 
 def _plugged(group: str, name: str) -> str | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import line
+from manyhands.core.jsonio import Json, line
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage, UsageFigures
 from manyhands.engine.contract import ItemRow, import_attribute
@@ -143,9 +144,21 @@ class ItemSummary(TypedDict):
     finished_at: str | None
 
 
+@dataclass(slots=True)  # not frozen, which would make it slow to make: there is one for each item. Not to be changed.
+class ItemFacts:
+    """What a workload knows of an item, in full: a summary has the beginnings of ``input`` and ``outcome``."""
+
+    label: str
+    sample: int = 0
+    score: float | None = None
+    verdict: str | None = None
+    input: Json = None
+    outcome: Json = None
+
+
 class Summarizer:
-    """Fills in the summaries of a run. This one knows what all runs have; a workload's own is a subclass, which changes what it knows more
-    of. It only reads, and is made anew for each look at a run."""
+    """Fills in the summaries of a run. This one knows what all runs have; a workload's own is a subclass, whose ``facts`` knows more (or
+    whose ``item`` changes what it knows more of). It only reads, and is made anew for each look at a run."""
 
     def __init__(self, reader: JournalReader) -> None:
         self.reader = reader
@@ -159,26 +172,40 @@ class Summarizer:
         self._usage = self.reader.usage_of_items([row.number for row in rows])
         return [self.item(row) for row in rows]
 
+    def facts(self, row: ItemRow) -> ItemFacts:
+        """What is to be known of an item from its row alone: quick, as an index of a run asks for it of each."""
+        return ItemFacts(row.key, outcome=row.message)
+
+    def facts_of(self, rows: Sequence[ItemRow]) -> list[ItemFacts]:
+        """The same of several items. Of a summarizer that only has an ``item`` of its own it is taken from that."""
+        if type(self).item is Summarizer.item:
+            return [self.facts(row) for row in rows]
+        return [
+            ItemFacts(each["label"], each["sample"], each["score"], each["verdict"], each["input"], each["outcome"])
+            for each in self.items(rows)
+        ]
+
     def item(self, row: ItemRow) -> ItemSummary:
         """The summary of an item."""
+        facts = self.facts(row)
         usage = self._usage.get(row.number) or self.reader.usage_of_items([row.number])[row.number]
         return {
             "item": row.number,
             "key": row.key,
             "position": None if row.left_input else row.position,
-            "sample": 0,
-            "label": row.key,
+            "sample": facts.sample,
+            "label": facts.label,
             "state": row.state.value,
             "attempt": row.attempt,
             "performances": row.performances,
             "reason": row.reason,
             "cause": row.cause,
             "message": row.message,
-            "score": None,
-            "verdict": None,
+            "score": facts.score,
+            "verdict": facts.verdict,
             "usage": cast(UsageFigures, {**usage.to_json(), "cost": round(usage.cost, 6)}),
-            "input": "",
-            "outcome": brief(row.message),
+            "input": brief(facts.input),
+            "outcome": brief(facts.outcome),
             "started_at": timestamp(row.started_at),
             "finished_at": timestamp(row.finished_at),
         }

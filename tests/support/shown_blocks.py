@@ -1,0 +1,61 @@
+"""What pages show, for tests: the parts of sections, and all text in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.shown.blocks import Cell, Facts, Section, Table
+from manyhands.runs.shown.run_view import RunView, view_of
+
+T = TypeVar("T")
+
+
+@contextmanager
+def viewed(folder: Path) -> Iterator[RunView]:
+    """What there is to see of the run in a folder."""
+    with closing(JournalReader(folder)) as reader:
+        yield view_of(reader)
+
+
+def parts(value: Any, kind: type[T]) -> list[T]:
+    """All parts of a kind in blocks or sections, in order, those within others too."""
+    return [part for part in _walk(value) if isinstance(part, kind)]
+
+
+def text_in(value: Any) -> str:
+    """Every text and number in blocks or sections, a line each."""
+    return "\n".join(str(part) for part in _walk(value) if isinstance(part, (str, int, float)))
+
+
+def _walk(value: Any) -> Iterator[Any]:
+    yield value
+    if is_dataclass(value) and not isinstance(value, type):
+        for each in fields(value):
+            yield from _walk(getattr(value, each.name))
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield name
+            yield from _walk(each)
+    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        for each in value:
+            yield from _walk(each)
+
+
+def named(sections: Sequence[Section], name: str) -> Section:
+    """The section of that name."""
+    return next(each for each in sections if each.name == name)
+
+
+def facts(value: Any) -> dict[str, Cell]:
+    """All facts in blocks or sections, by their labels."""
+    return {fact.label: fact.cell for each in parts(value, Facts) for fact in each.facts}
+
+
+def rows(table: Table) -> list[dict[str, Cell]]:
+    """The rows of a table, by the names of columns."""
+    return [dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.rows]
