@@ -245,6 +245,44 @@ FROM items WHERE key = ?;
 SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
 FROM items WHERE position > ? ORDER BY position LIMIT ?;
 
+-- name: items_numbered
+-- in order of planning: the number to go on behind, the last one, how many
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE number > ? AND number <= ? ORDER BY number LIMIT ?;
+
+-- name: item_marks
+-- by what a change of an item is known, in order of planning: the number to go on behind, how many
+SELECT number, position, state, coalesce(reason, cause, ''), attempt, finished_at FROM items WHERE number > ? ORDER BY number LIMIT ?;
+
+-- name: running_items
+SELECT number FROM items WHERE state = 'running';
+
+-- name: journal_ends
+-- how far the journal has got: the largest numbers of steps, failures, orders and items, and the latest session with its end
+SELECT (SELECT max(id) FROM steps), (SELECT max(id) FROM failures), (SELECT max(id) FROM orders), (SELECT max(number) FROM items),
+    (SELECT max(id) FROM sessions), (SELECT ended_at FROM sessions ORDER BY id DESC LIMIT 1);
+
+-- name: step_marks
+-- of all steps of items, by address, what is counted of them: first item, last item, the address to go on behind (item, attempt, scope,
+-- seq), the largest answer in bytes that is read, how many
+SELECT id, item, attempt, scope, seq, kind, started_at, finished_at, usage,
+    CASE WHEN kind IN ('tool', 'tools') AND length(request) <= ?7 THEN request END,
+    CASE WHEN (kind IN ('tool', 'tools') OR (kind = 'model' AND scope = '')) AND length(output) <= ?7 THEN output END
+FROM steps WHERE item BETWEEN ?1 AND ?2 AND (item, attempt, scope, seq) > (?3, ?4, ?5, ?6)
+ORDER BY item, attempt, scope, seq LIMIT ?8;
+
+-- name: steps_recorded
+-- in order of recording: the id to go on behind, how many
+SELECT id, item FROM steps WHERE id > ? ORDER BY id LIMIT ?;
+
+-- name: step_stamp
+-- by which a step is known again
+SELECT item, finished_at FROM steps WHERE id = ?;
+
+-- name: failures_recorded
+-- in order of recording: the id to go on behind, the last one, how many
+SELECT id, item, at FROM failures WHERE id > ? AND id <= ? ORDER BY id LIMIT ?;
+
 -- name: payloads
 -- of items that are still in the input
 SELECT payload, position FROM items WHERE position > ? AND position < 1000000000000 ORDER BY position LIMIT ?;
@@ -343,3 +381,96 @@ SELECT coalesce(sum(coalesce(ended_at, heartbeat_at) - started_at - paused
 -- name: states_after
 -- position, state, reason: what checkpoints are made of, without decoding anything
 SELECT position, state, reason FROM items WHERE position > ? AND position < 1000000000000 ORDER BY position LIMIT ?;
+
+-- name: items_in_state_after
+-- position, state (or null), reason or cause (or null), limit
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE position > ?1 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR coalesce(reason, cause) = ?3)
+ORDER BY position LIMIT ?4;
+
+-- name: failed_items_after
+-- the same of failed items, which have an index
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE state = 'failed' AND position > ?1 AND ?2 = 'failed' AND (?3 IS NULL OR coalesce(reason, cause) = ?3)
+ORDER BY position LIMIT ?4;
+
+-- name: items_in_state_before
+-- the last ones before a position, the last first
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE position < ?1 AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR coalesce(reason, cause) = ?3)
+ORDER BY position DESC LIMIT ?4;
+
+-- name: items_by_numbers
+-- item numbers (JSON)
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE number IN (SELECT value FROM json_each(?));
+
+-- name: item_neighbours
+-- of a position: the number of the item before, of the item behind, of the next failed one
+SELECT (SELECT number FROM items WHERE position < ?1 ORDER BY position DESC LIMIT 1),
+    (SELECT number FROM items WHERE position > ?1 ORDER BY position LIMIT 1),
+    (SELECT number FROM items WHERE state = 'failed' AND position > ?1 ORDER BY position LIMIT 1);
+
+-- name: first_running_items
+SELECT number FROM items WHERE state = 'running' ORDER BY number LIMIT ?;
+
+-- name: last_step_before
+-- of the last thousand: the last one that ended before a time
+SELECT coalesce(max(CASE WHEN finished_at < ? THEN id END), min(id) - 1)
+FROM (SELECT id, finished_at FROM steps ORDER BY id DESC LIMIT 1000) HAVING count(*) > 0;
+
+-- name: last_failure_before
+SELECT coalesce(max(CASE WHEN at < ? THEN id END), min(id) - 1)
+FROM (SELECT id, at FROM failures ORDER BY id DESC LIMIT 1000) HAVING count(*) > 0;
+
+-- name: items_with_steps_behind
+SELECT DISTINCT item FROM (SELECT item FROM steps WHERE id > ?1 ORDER BY id LIMIT ?2);
+
+-- name: items_with_failures_behind
+SELECT DISTINCT item FROM (SELECT item FROM failures WHERE id > ?1 ORDER BY id LIMIT ?2);
+
+-- name: list_sessions
+-- the latest first
+SELECT id, process, host, started_at, heartbeat_at, ended_at, ending, paused_at FROM sessions ORDER BY id DESC LIMIT ?;
+
+-- name: failure_causes
+SELECT cause, count(*), min(at), max(at) FROM failures GROUP BY cause ORDER BY count(*) DESC LIMIT 50;
+
+-- name: failure_examples
+-- of the latest ones with a cause
+SELECT DISTINCT message FROM (SELECT message FROM failures WHERE cause = ? ORDER BY id DESC LIMIT 200) LIMIT 3;
+
+-- name: count_steps
+SELECT count(*) FROM steps WHERE item = ? AND attempt = ?;
+
+-- name: outline_of_steps
+-- the ids come from the index alone, so that an item with very many steps is not read for a page of them
+SELECT id, scope, seq, kind, started_at, finished_at, length(request), length(output), usage FROM steps
+WHERE id IN (SELECT id FROM steps WHERE item = ? AND attempt = ? AND +id > ? ORDER BY +id LIMIT ?) ORDER BY id;
+
+-- name: outline_of_steps_before
+SELECT id, scope, seq, kind, started_at, finished_at, length(request), length(output), usage FROM steps
+WHERE id IN (SELECT id FROM steps WHERE item = ? AND attempt = ? AND +id < ? ORDER BY +id DESC LIMIT ?) ORDER BY id;
+
+-- name: count_steps_before
+SELECT count(*) FROM steps WHERE item = ? AND attempt = ? AND +id < ?;
+
+-- name: step_numbered
+-- item, attempt, number from 0
+SELECT id FROM steps WHERE item = ? AND attempt = ? ORDER BY +id LIMIT 1 OFFSET ?;
+
+-- name: step_by_id
+SELECT item, attempt, scope, seq, kind, request, output, started_at, finished_at, usage FROM steps WHERE id = ?;
+
+-- name: outline_of_step
+SELECT item, attempt, id, scope, seq, kind, started_at, finished_at, length(request), length(output), usage FROM steps WHERE id = ?;
+
+-- name: has_sessions
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sessions';
+
+-- name: list_sessions_without_pauses
+-- of journals that have none
+SELECT id, process, host, started_at, heartbeat_at, ended_at, ending, NULL FROM sessions ORDER BY id DESC LIMIT ?;
+
+-- name: working_seconds_without_pauses
+SELECT coalesce(sum(coalesce(ended_at, heartbeat_at) - started_at), 0.0) FROM sessions;

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from manyhands.core.errors import RunError
 from manyhands.core.failures import Cause
@@ -24,6 +24,8 @@ from manyhands.engine.journal.records import Claimed, DamagedBlob, RecordedOutpu
 
 JOURNAL = "run.db"
 PAGE = 500
+_STEPS = 1000
+"""Steps that are read at once where all that items have are gone through."""
 _STATES = {state.value: state for state in ItemState}
 
 
@@ -108,6 +110,49 @@ class OutputFile:
     size: int
 
 
+class ItemMark(NamedTuple):
+    """By what a change of an item is known."""
+
+    number: int
+    position: int
+    state: str
+    detail: str
+    """The reason or cause; empty without one."""
+    attempt: int
+    finished_at: float | None
+
+
+class JournalEnds(NamedTuple):
+    """How far a journal has got: the largest numbers that it has given, 0 for none."""
+
+    step: int
+    failure: int
+    order: int
+    item: int
+    session: int
+    session_ended_at: float | None
+    """None while it goes on, and after it was killed."""
+
+
+class StepMark(NamedTuple):
+    """What is counted of a step. Blobs are packed; times are seconds since 1970 UTC."""
+
+    id: int
+    item: int
+    attempt: int
+    scope: str
+    seq: int
+    kind: str
+    started_at: float
+    finished_at: float
+    usage: bytes | None
+    """None for a step that cost nothing."""
+    request: bytes | None
+    """Of tool calls, unless it is too large."""
+    output: bytes | None
+    """Of tool calls and of model calls in the item's own scope, unless it is too large."""
+
+
 class JournalReader:
     """What one journal holds. Not shared between threads."""
 
@@ -160,9 +205,69 @@ class JournalReader:
         """All items (behind a position) in order of the input, streamed."""
         return self._paged("items_after", behind)
 
+    def items_numbered(self, behind: int, last: int, limit: int) -> list[ItemRow]:
+        """Up to ``limit`` items behind a number, up to ``last``, in order of planning."""
+        return [self._row(row) for row in self._all("items_numbered", behind, last, limit)]
+
+    def item_marks(self, behind: int, limit: int) -> list[ItemMark]:
+        """Up to ``limit`` items behind a number, in order of planning, without what they hold."""
+        return list(map(ItemMark._make, self._all("item_marks", behind, limit)))
+
+    def running_items(self) -> list[int]:
+        """The numbers of the items that are being executed."""
+        return [number for (number,) in self._all("running_items")]
+
+    def step_marks(self, first: int, last: int, most_bytes: int) -> Iterator[StepMark]:
+        """What is counted of the steps of the items from number ``first`` to ``last``, all attempts, in order of their addresses. Streamed
+        in short reads. ``most_bytes``: of a request or an output as it is recorded; larger ones are left out."""
+        address: tuple[int, int, str, int] = (first, -1, "", -1)
+        count = _STEPS
+        while count == _STEPS:
+            count = 0
+            with storage_errors(self._path):
+                rows = self._connection.execute(queries()["step_marks"], (first, last, *address, most_bytes, _STEPS))
+                for row in rows:
+                    count += 1
+                    yield StepMark._make(row)
+            if count:
+                address = row[1:5]
+
+    def steps_recorded(self, behind: int, limit: int) -> list[tuple[int, int]]:
+        """(id, item number) of up to ``limit`` steps behind an id, in order of recording."""
+        return self._all("steps_recorded", behind, limit)
+
+    def step_stamp(self, step: int) -> tuple[int, float] | None:
+        """(item number, time of its end) of a step by its id; None if there is none."""
+        row = self._one("step_stamp", step)
+        return None if row is None else (row[0], row[1])
+
+    def failures_recorded(self, behind: int, last: int, limit: int) -> list[tuple[int, int, float]]:
+        """(id, item number, time) of up to ``limit`` failures behind an id, up to ``last``, in order of recording."""
+        return self._all("failures_recorded", behind, last, limit)
+
+    def ends(self) -> JournalEnds:
+        """How far the journal has got, at one moment."""
+        row = self._one("journal_ends")
+        assert row is not None
+        *numbers, ended_at = row
+        return JournalEnds._make([*(number or 0 for number in numbers), ended_at])
+
+    def data_version(self) -> int:
+        """A number that changes when another process has written to the journal. Takes some microseconds."""
+        with storage_errors(self._path):
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
     def failed_items(self, limit: int) -> list[ItemRow]:
         """The first failed items in order of the input, found without looking at all items."""
         return [self._row(row) for row in self._all("first_failed_items", limit)]
+
+    def items_page(
+        self, behind: int, limit: int, *, state: str | None = None, detail: str | None = None
+    ) -> list[ItemRow]:
+        """Items (in a state; with a reason or cause) behind a position, in order of the input."""
+        name = "failed_items_after" if state == "failed" else "items_in_state_after"
+        rows = self._all(name, behind, state, detail, limit)
+        return [self._row(row) for row in rows]
 
     def results(self) -> Iterator[ItemResult]:
         """Every item that is still in the input, in its order, streamed."""
@@ -413,6 +518,11 @@ def run_id_of(folder: Path) -> str:
         reader.close()
 
 
+def read_step(row: Sequence[Any]) -> RecordedStep:
+    """A row of the queries of steps, decoded. Raises DamagedBlob."""
+    return _step(*row)
+
+
 def _step(
     attempt: int,
     scope: str,
@@ -435,11 +545,11 @@ def _claimed(row: tuple[int, str, bytes, int, int, int, int]) -> Claimed:
 
 def _item_row(row: tuple[Any, ...]) -> ItemRow:
     """A row of the ``items`` queries, decoded."""
-    number, key, payload, state, *between, record, started, ended, position = row
+    number, key, payload, state, attempt, performances, failures, reason, cause, message, record, *rest = row
     try:
         found = unpack(record) if record else None
-        values: list[Any] = [number, key, unpack(payload), _STATES[state], *between, found, started, ended, position]
-        return ItemRow(*values)
+        values = (attempt, performances, failures, reason, cause, message, found)
+        return ItemRow(number, key, unpack(payload), _STATES[state], *values, *rest)
     except DamagedBlob as error:
         raise DamagedBlob(f"item {number}: {error}") from error
     except (KeyError, TypeError) as error:

@@ -307,18 +307,33 @@ def write_csv(
     decimal_comma: bool = False,
     excel_safe: bool = False,
 ) -> int:
-    """Write the header and the rows; returns how many rows. ``decimal_comma``: numbers have one. ``excel_safe``: spreadsheet programs read
-    it as UTF-8, by its byte order mark, and take no cell for a formula (see ``harmless``)."""
+    """Write the header and the rows; returns how many rows. As ``csv_lines`` makes them."""
+    lines = csv_lines(names, rows, delimiter=delimiter, decimal_comma=decimal_comma, excel_safe=excel_safe)
+    handle.write(next(lines))
+    written = 0
+    for line in lines:
+        handle.write(line)
+        written += 1
+    return written
+
+
+def csv_lines(
+    names: Sequence[str],
+    rows: Iterable[Values],
+    *,
+    delimiter: str = ",",
+    decimal_comma: bool = False,
+    excel_safe: bool = False,
+) -> Iterator[bytes]:
+    """The header, then each row. ``decimal_comma``: numbers have one. ``excel_safe``: spreadsheet programs read it as UTF-8, by its byte
+    order mark, and take no cell for a formula (see ``harmless``)."""
     write = line_writer(delimiter)
     text_of = _cell_text_with_comma if decimal_comma else cell_text
     header = [harmless(name) for name in names] if excel_safe else list(names)
-    handle.write((_BOM if excel_safe else b"") + _guarded(write(header), header[0] if header else ""))
-    written = 0
+    yield (_BOM if excel_safe else b"") + _guarded(write(header), header[0] if header else "")
     for row in rows:
         cells = [value if type(value) in _WRITTEN_AS_THEY_ARE else text_of(value) for value in row]
-        handle.write(write([_harmless_value(cell, decimal_comma) for cell in cells] if excel_safe else cells))
-        written += 1
-    return written
+        yield write([_harmless_value(cell, decimal_comma) for cell in cells] if excel_safe else cells)
 
 
 def cell_text(value: Json) -> str:
