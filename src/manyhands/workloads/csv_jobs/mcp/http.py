@@ -8,13 +8,9 @@ browser sends one, that is this server's own; and a token that was printed where
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 import logging
-import socket
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any
 
 import uvicorn
@@ -23,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from manyhands.core.errors import UserError
+from manyhands.io.loopback import Address, hosts_at, is_foreign_origin, requested_host, same_secret
 from manyhands.workloads.csv_jobs.mcp.tools import JobTools
 from manyhands.workloads.csv_jobs.workers.reports import MAX_RESULT_BYTES
 
@@ -32,49 +28,15 @@ MAX_BODY_BYTES = MAX_RESULT_BYTES + (1 << 20)
 """Bytes of a request at most. Tables are named by their paths, so that the result of a row is the largest that comes."""
 MAX_CONNECTIONS = 200
 _CLOSING_SECONDS = 3
-_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where the server listens: a loopback address, and a port (0: a free one)."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, host: str, port: int) -> Address:
-        """Raises UserError for anything but this machine's loopback."""
-        plain = host.strip("[]").lower()
-        with suppress(ValueError):
-            if ipaddress.ip_address(plain).is_loopback:
-                return cls(plain, port)
-        if plain == "localhost":
-            return cls("127.0.0.1", port)
-        raise UserError(f"--host must be a loopback address (127.0.0.1, ::1 or localhost), not {host!r}")
-
-    def bind(self) -> socket.socket:
-        """A listening socket. Raises UserError if the port is taken."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((self.host, self.port))
-            listening.listen(MAX_CONNECTIONS)
-        except OSError as error:
-            listening.close()
-            raise UserError(f"can't listen on {self.host} port {self.port}: {error.strerror or error}") from None
-        return listening
 
 
 class Guard:
     """Lets a request through to the application if it is for this server, from no foreign page, and brings the token."""
 
-    def __init__(self, application: ASGIApp, *, names: tuple[str, ...], port: int, token: str) -> None:
+    def __init__(self, application: ASGIApp, *, hosts: frozenset[str], token: str) -> None:
         self._application = application
-        self._hosts = frozenset(f"{name}:{port}" for name in names)
-        self._origins = frozenset(f"http://{host}" for host in self._hosts)
-        self._token = token.encode()
+        self._hosts = hosts
+        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
@@ -84,14 +46,14 @@ class Guard:
         await self._application(scope, receive, send)
 
     def _refusal(self, headers: Headers) -> JSONResponse | None:
-        if headers.getlist("host") != [headers.get("host")] or headers["host"].lower() not in self._hosts:
+        if requested_host(headers.getlist("host"), self._hosts.__contains__) is None:
             return _refused(421, "the Host header names another server; use the address that was printed at the start")
-        if any(origin.lower() not in self._origins for origin in headers.getlist("origin")):
+        if is_foreign_origin(headers.getlist("origin"), self._hosts):
             return _refused(403, "requests from web pages of another origin are not accepted")
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not token.strip():
             return _refused(401, "a token is needed: send the header 'Authorization: Bearer TOKEN'")
-        if not hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token):
+        if not same_secret(token.strip(), self._token):
             return _refused(401, "the token is not the one that this server was started with")
         return None
 
@@ -111,7 +73,7 @@ async def serve_http(
     with address.bind() as listening:
         port = listening.getsockname()[1]
         web = _WebServer(_configuration(_application(server, address, port, token)))
-        on_ready(f"http://{_in_url(address.host)}:{port}{PATH}")
+        on_ready(f"http://{address.in_url}:{port}{PATH}")
         running = asyncio.ensure_future(web.serve([listening]))
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -136,8 +98,7 @@ def _application(server: Server[Any], address: Address, port: int, token: str) -
     application = server.streamable_http_app(
         streamable_http_path=PATH, stateless_http=True, max_request_body_size=MAX_BODY_BYTES, host=address.host
     )
-    names = tuple(dict.fromkeys((*_LOOPBACK_NAMES, _in_url(address.host))))
-    return Guard(application, names=names, port=port, token=token)
+    return Guard(application, hosts=hosts_at(address, port), token=token)
 
 
 def _configuration(application: ASGIApp) -> uvicorn.Config:
@@ -151,10 +112,6 @@ def _configuration(application: ASGIApp) -> uvicorn.Config:
         timeout_graceful_shutdown=_CLOSING_SECONDS,
         ws="none",
     )
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _refused(status: int, reason: str) -> JSONResponse:

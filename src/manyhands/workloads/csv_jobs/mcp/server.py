@@ -25,6 +25,7 @@ from mcp.server.stdio import stdio_server
 
 from manyhands.core.errors import ManyhandsError, ToolError
 from manyhands.core.jsonio import line, loads, without_surrogates
+from manyhands.io.loopback import Address
 from manyhands.processes.event_loop import on_stop_signals
 from manyhands.processes.strays import SANDBOX_VARIABLE
 from manyhands.runs.progress import Notice
@@ -119,7 +120,7 @@ async def _serve_streams(serving: Serving, stop: asyncio.Event) -> None:
 
 
 async def _serve_http(settings: McpSettings, serving: Serving, notice: Notice, stop: asyncio.Event) -> None:
-    from manyhands.workloads.csv_jobs.mcp.http import Address, serve_http  # not for streams, which start faster without
+    from manyhands.workloads.csv_jobs.mcp.http import serve_http  # not for streams, which start faster without
 
     address = Address.of(settings.host, settings.http or 0)
     given = settings.checked_token
