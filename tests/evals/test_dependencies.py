@@ -271,7 +271,7 @@ async def test_a_failed_dependency_skips_fails_or_lets_run(tmp_path: Path) -> No
     junit = (tmp_path / "o.xml").read_text()
     assert 'tests="6" failures="0" errors="2" skipped="2"' in junit
     assert f'<skipped message="skipped: {message}"/>' in junit
-    assert 'data-status="skipped"' in (tmp_path / "o.html").read_text()
+    assert 'data-filter-status="skipped"' in (tmp_path / "o.html").read_text()
 
 
 async def test_a_low_score_is_no_failure_of_a_dependency(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_ctrl_c_finishes_what_is_in_flight(tmp_path: Path) -> None:
 
 def test_the_keywords_are_the_settings() -> None:
     parameters = {"eval_files", "target", "judge_target", "resume"}
-    not_for_python = {"watch", "quiet", "fail_on"}
+    not_for_python = {"watch", "quiet", "view", "fail_on"}
     assert parameters | set(EvalKeywords.__annotations__) == set(EvalSpec.fields) - not_for_python
     with pytest.raises(TypeError, match="unexpected keyword argument 'tresholt'"):
         evaluate(tests=TESTS, tresholt=1)  # type: ignore[call-arg]

@@ -1,18 +1,19 @@
-"""The report as a browser shows it. Only where Chromium is installed."""
+"""The report of an evaluation as a browser shows it. Only where Chromium is installed."""
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.support.batches import run_command
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 EVAL = """\
 tests:
   - {id: "<b>one</b>", input: q, criteria: c, assert: [{type: contains, value: made}]}
@@ -20,60 +21,71 @@ tests:
   - {id: three, input: q, criteria: c, assert: [{type: code_judge, name: g, script: exit 1}]}
 targets: {t: {provider: mock, response: "made up </script><img src=x onerror='document.title = 1'>"}}
 """
-
-
-def dom(page: Path, script: str = "") -> str:
-    """The page's elements after its scripts, and then ``script``, ran."""
-    text = page.read_text().replace("</body>", f"<script>{script}</script></body>")
-    changed = page.with_name("changed.html")
-    changed.write_text(text)
-    words = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}"]
-    done = subprocess.run([*words, "--dump-dom", changed.as_uri()], capture_output=True, timeout=100, check=True)
-    return done.stdout.decode()
-
-
-def shown(text: str) -> list[str]:
-    """The ids of the tests that are not hidden."""
-    tests = re.findall(r'<details class="test[^>]*>.*?</summary>', text, re.DOTALL)
-    visible = [test for test in tests if "hidden" not in test.split(">")[0]]
-    return [found[1] for test in visible if (found := re.search(r'class="id">(.*?) <span', test))]
+VISIBLE = "details.fold[data-filter-status]:visible > summary > .title"
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     (folder / "e.yaml").write_text(EVAL)
     run_command(folder, "eval", "e.yaml", "--quiet", "--output=r.html")
     return folder / "r.html"
 
 
-def test_filters(page: Path) -> None:
-    text = dom(page)
-    assert shown(text) == ["&lt;b&gt;one&lt;/b&gt;", "two", "three"]
-    assert "3 of 3 shown" in text
-    failed_only = 'for (const box of boxes) { if (box.dataset.status !== "failed") box.click(); }'
-    assert shown(dom(page, failed_only)) == ["two"]
-    searched = dom(page, 'search.value = "ZEBRA word"; search.dispatchEvent(new Event("input"));')
-    assert shown(searched) == ["two"]
-    assert "1 of 3 shown" in searched
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield opened
+        opened.close()
 
 
-def test_the_plot_is_there_and_no_text_of_a_test_does_anything(page: Path) -> None:
-    text = dom(page)
-    assert len(re.findall(r'<rect class="bar"', text)) == 10
-    assert "t: 2 scores" in text
-    assert not re.search(r'(src|href)="', text)
-    assert "<img" not in text
-    assert re.search("<title>eval-e-.*</title>", text)
+@pytest.fixture
+def page(report: Path, browser: Browser) -> Iterator[Page]:
+    opened = browser.new_page()
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda said: problems.append(said.text))
+    opened.on("request", lambda request: problems.append(request.url) if request.url != report.as_uri() else None)
+    opened.goto(report.as_uri())
+    yield opened
+    assert problems == []
+    opened.close()
 
 
-def test_a_test_opens_and_shows_what_was_said(page: Path) -> None:
-    opened = """
-      const test = tests.find((each) => each.dataset.status === "failed");
-      const closed = test.getBoundingClientRect().height;
-      test.querySelector("summary").click();
-      document.title = test.open && test.getBoundingClientRect().height > closed + 100 ? "it opens" : "it does not";
-    """
-    text = dom(page, opened)
-    assert "<title>it opens</title>" in text
-    assert "the answer does not contain" in text
+def test_filters(page: Page) -> None:
+    assert page.locator(VISIBLE).all_inner_texts() == ["two", "three", "<b>one</b>"]
+    assert page.locator(".shown").inner_text() == "3 of 3 shown"
+    for box in page.locator("#filters input[data-filter=status]:not([value=failed])").all():
+        box.uncheck()
+    assert page.locator(VISIBLE).all_inner_texts() == ["two"]
+    for box in page.locator("#filters input[data-filter=status]").all():
+        box.check()
+    page.locator("#filters input[type=search]").fill("ZEBRA word")
+    page.get_by_text("1 of 3 shown").wait_for()
+    assert page.locator(VISIBLE).all_inner_texts() == ["two"]
+
+
+def test_the_plot_is_there_and_no_text_of_a_test_does_anything(page: Page) -> None:
+    assert page.locator("#distribution figure.chart canvas").count() >= 1
+    assert page.locator("main img, main script, main iframe").count() == 0
+    assert page.title().startswith("eval-e-")
+
+
+def test_a_test_opens_and_shows_what_was_said(page: Page) -> None:
+    fold = page.locator("details.fold[data-filter-status=failed]")
+    assert not fold.get_by_text("the answer does not contain").first.is_visible()
+    fold.locator("> summary").click()
+    assert fold.get_by_text("the answer does not contain").first.is_visible()
+
+
+def test_without_scripts_everything_is_there(report: Path, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    opened = context.new_page()
+    opened.goto(report.as_uri())
+    assert opened.locator(VISIBLE).count() == 3
+    fold = opened.locator("details.fold[data-filter-status=failed]")
+    fold.locator("> summary").click()
+    assert fold.get_by_text("the answer does not contain").first.is_visible()
+    assert opened.locator("#filters").is_hidden()
+    context.close()

@@ -9,8 +9,8 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.workloads.evals.results.formats import write_junit
+from manyhands.workloads.evals.results.reading import RESULTS, results_in
 from manyhands.workloads.evals.results.summary import notes
-from manyhands.workloads.evals.results.writing import RESULTS, results_in
 from tests.support.eval_runs import EvalRun, perform_eval
 
 COUNTING = """

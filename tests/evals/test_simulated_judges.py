@@ -65,7 +65,7 @@ def test_a_simulated_judge_is_named_wherever_its_scores_are(
     assert [each.get("simulated") for each in records["within"]["scores"][0]["scores"]] == [True, None]
     summary = json.loads((folder / "eval_summary.json").read_text())
     assert (summary["simulated"], summary["simulated_scores"]) == (0, 4)
-    assert (tmp_path / "page.html").read_text().count('<span class="label">simulated judge</span>') == 4
+    assert (tmp_path / "page.html").read_text().count('<span class="cell warn">simulated judge</span>') == 4
 
 
 async def test_a_judge_that_is_down_is_a_grader_error_also_for_a_program_that_makes_a_zero_of_it(

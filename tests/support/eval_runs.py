@@ -13,8 +13,8 @@ from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.execution import RunResult, execute_run
 from manyhands.workloads.evals.making import open_eval
+from manyhands.workloads.evals.results.reading import RESULTS
 from manyhands.workloads.evals.results.summary import SUMMARY, exit_code
-from manyhands.workloads.evals.results.writing import RESULTS
 from manyhands.workloads.evals.settings import EvalSpec
 
 

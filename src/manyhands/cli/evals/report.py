@@ -20,6 +20,7 @@ from manyhands.runs.execution import RunResult
 from manyhands.runs.folders import find_run
 from manyhands.workloads.evals.items import FAILED, GRADER_ERROR, INVALID, PASSED, SKIPPED, UNGRADED
 from manyhands.workloads.evals.results.figures import MeanFigure, ResultFigures
+from manyhands.workloads.evals.results.reading import RESULTS, results_in
 from manyhands.workloads.evals.results.result_lines import NO_ID, WITHOUT_SCORE, TestResult
 from manyhands.workloads.evals.results.summary import (
     MAX_LISTED,
@@ -30,11 +31,9 @@ from manyhands.workloads.evals.results.summary import (
     statuses,
 )
 from manyhands.workloads.evals.results.writing import (
-    RESULTS,
     check_output,
     hook_problems,
     named_outputs,
-    results_in,
     write_output,
 )
 from manyhands.workloads.evals.settings import ENDINGS, EvalSpec

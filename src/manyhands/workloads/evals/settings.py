@@ -37,6 +37,7 @@ from manyhands.runs.options import (
     ResumeSettings,
     RunOptions,
     TerminalSettings,
+    ViewSettings,
     absolute,
     check_run_name,
 )
@@ -117,7 +118,7 @@ _INSTEAD = {
 }
 
 
-class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
+class EvalSpec(RunOptions, TerminalSettings, ViewSettings, ResumeSettings):
     """Everything that can be set for an evaluation run. Agents and models are settings of targets."""
 
     instead: ClassVar[Mapping[str, str]] = _INSTEAD

@@ -11,9 +11,10 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
 from manyhands.core.settings import shown
 from manyhands.core.statistics import LEVEL, POWER, Paired, mean, paired
-from manyhands.core.text import suggestion
+from manyhands.core.text import counted, suggestion
 from manyhands.workloads.evals.items import INVALID
-from manyhands.workloads.evals.results.writing import RESULTS, records_in
+from manyhands.workloads.evals.results.reading import RESULTS, records_in
+from manyhands.workloads.evals.results.result_lines import PENDING, TestResult
 
 TIE = 0.1
 """The difference from which on a test is won or lost."""
@@ -37,6 +38,15 @@ class Scored:
     """What it shares with tests that it is not independent of."""
     rerolled: bool = False
     """Whether its score is no first try."""
+
+    @classmethod
+    def of_result(cls, result: TestResult) -> Scored | None:
+        """From a result as it is before it becomes a record; None for a test that has not ended, or of which not even the id is known."""
+        if result.status == PENDING or result.test_id is None:
+            return None
+        score = None if result.score is None else float(result.score)
+        group = result.group or result.conversation_id or None
+        return cls(result.test_id, result.dataset, result.target or "", score, group, bool(result.rerolls))
 
     @classmethod
     def of(cls, record: Mapping[str, Any], path: Path, number: int) -> Scored:
@@ -109,6 +119,39 @@ class Comparison:
     def rerolled(self) -> tuple[int, int]:
         """How many scores are no first tries, in the base and in the candidate."""
         return sum(each.base.rerolled for each in self.matches), sum(each.candidate.rerolled for each in self.matches)
+
+    @property
+    def interval_text(self) -> str:
+        """The interval of the mean difference, or why there is none."""
+        interval = self.statistics.difference.interval
+        if interval is None:
+            return f"no interval: {self.statistics.no_interval}"
+        return f"[{interval.low:+.3f} … {interval.high:+.3f}], {100 * interval.level:g} %, {interval.method}"
+
+    @property
+    def least_p_text(self) -> str:
+        """That so few tests can't show a difference by the p-value, whatever it is, if that is so; else nothing."""
+        minimum, clusters = self.statistics.least_p_value, self.statistics.difference.clusters
+        if minimum is None or minimum < 1 - self.level:
+            return ""
+        return f"with {counted(clusters, 'independent test')} it is never below {minimum:g}"
+
+    @property
+    def detectable_text(self) -> str:
+        """How small a difference as many tests could show."""
+        found = self.statistics.detectable
+        such = counted(self.statistics.difference.clusters, "such independent test")
+        if found is None:
+            return "how small a difference these tests could show is not known: too few of them differ"
+        if found > 1:
+            return f"{such} show no difference with {100 * POWER:.0f} % power, however large"
+        return f"smallest difference that {such} show with {100 * POWER:.0f} % power: {found:.3f}"
+
+    def largest(self, outcome: str) -> list[Match]:
+        """The tests of an outcome, those with the largest difference first."""
+        return sorted(
+            (match for match in self.matches if match.outcome == outcome), key=lambda match: -abs(match.delta)
+        )
 
     @property
     def mean_delta(self) -> float | None:
@@ -206,29 +249,52 @@ def compare(
 ) -> Comparison:
     """Compare two runs. Tests are the same if they have the same id (and dataset, and target, where ids alone would not tell).
 
-    Raises UserError if a side has a test several times.
+    Raises UserError as ``aligned`` does.
+    """
+    return of_aligned(aligned(base, candidate), threshold=threshold, level=level)
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """A test with its result on each side."""
+
+    name: str
+    """With what tells it apart from others."""
+    base: Scored | None
+    """None if the base has it not."""
+    candidate: Scored | None
+
+
+def aligned(base: Sequence[Scored], candidate: Sequence[Scored]) -> list[Aligned]:
+    """The tests of both sides: those of the base in their order, then those that only the candidate has.
+
+    Raises UserError if a side has a test several times, or if the sides have different targets, and one of them several.
     """
     with_targets = _several_targets(base, candidate)
     with_datasets = not all(_is_unique(side, with_targets) for side in (base, candidate))
     one, other = (_by_key(side, with_targets, with_datasets) for side in (base, candidate))
+    return [Aligned(_name(key), one.get(key), other.get(key)) for key in dict.fromkeys((*one, *other))]
+
+
+def of_aligned(tests: Sequence[Aligned], *, threshold: float = TIE, level: float = LEVEL) -> Comparison:
+    """What tests come to of which it is known which result belongs to which."""
     matches, unscored, lost = [], [], []
-    for key, scored in one.items():
-        if key not in other:
+    for test in tests:
+        if test.base is None or test.candidate is None:
             continue
-        partner = other[key]
-        if scored.score is None or partner.score is None:
-            unscored.append(_name(key))
-            if scored.score is not None:
-                lost.append(_name(key))
+        if test.base.score is None or test.candidate.score is None:
+            unscored.append(test.name)
+            if test.base.score is not None:
+                lost.append(test.name)
         else:
-            delta = partner.score - scored.score
-            matches.append(Match(_name(key), scored, partner, delta, _outcome(delta, threshold)))
+            delta = test.candidate.score - test.base.score
+            matches.append(Match(test.name, test.base, test.candidate, delta, _outcome(delta, threshold)))
     return Comparison(
         tuple(matches),
         tuple(unscored),
         tuple(lost),
-        tuple(_name(key) for key in one if key not in other),
-        tuple(_name(key) for key in other if key not in one),
+        tuple(test.name for test in tests if test.candidate is None),
+        tuple(test.name for test in tests if test.base is None),
         paired([match.delta for match in matches], [_group(match.base) for match in matches], level),
         threshold,
         level,

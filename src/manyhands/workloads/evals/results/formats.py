@@ -12,9 +12,10 @@ from xml.sax.saxutils import escape, quoteattr
 
 from manyhands.core.jsonio import finite, line, without_surrogates
 from manyhands.core.text import are, counted, have
+from manyhands.runs.shown.documents import write_document
 from manyhands.workloads.evals.items import FAILED, INVALID, PASSED, SKIPPED, UNGRADED
-from manyhands.workloads.evals.results.page import Results, write_page
 from manyhands.workloads.evals.results.result_lines import NO_ID, WITHOUT_SCORE, TestResult
+from manyhands.workloads.evals.results.shown.report import Results, report_sections
 from manyhands.workloads.evals.results.summary import EvalSummary, reroll_line
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -213,11 +214,16 @@ def _valid(text: str) -> str:
     return _FORBIDDEN.sub("\ufffd", without_surrogates(text))
 
 
+def write_html(handle: BinaryIO, results: Results, summary: EvalSummary) -> None:
+    """One page that needs nothing else: the figures, and the tests, each of which opens at a click."""
+    write_document(handle, str(summary.get("run_name", "Evaluation")), report_sections(results, summary))
+
+
 _WRITERS: dict[str, Callable[[BinaryIO, Results, EvalSummary], None]] = {
     ".jsonl": write_lines,
     ".json": write_json,
     ".xml": write_junit,
-    ".html": write_page,
+    ".html": write_html,
     ".yaml": write_yaml,
     ".yml": write_yaml,
 }

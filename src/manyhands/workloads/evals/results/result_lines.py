@@ -234,23 +234,25 @@ def results(
     ``thresholds``: of each file's tests, but for those with one of their own; ``replaced``: what items had come to before they were
     executed again.
     """
+    return (result for _, result in grouped_results(rows, thresholds, replaced))
+
+
+def grouped_results(
+    rows: Iterable[ItemRow], thresholds: Sequence[float], replaced: Iterable[ReplacedOutcome] = ()
+) -> Iterator[tuple[list[ItemRow], TestResult]]:
+    """The items of each test and target, one for each sample, and its result; as ``results``."""
     before = dict[int, list[ReplacedOutcome]]()
     for outcome in replaced:
         if outcome.state is ItemState.COMPLETED or (outcome.state is ItemState.FAILED and outcome.why == RERUN):
             before.setdefault(outcome.number, []).append(outcome)
-    for planned, result in grouped_results(rows, thresholds):
-        if before and (rerolls := max(len(before.get(row.number, ())) for row in planned)):
-            first = _result([_as_at_first(row, before.get(row.number)) for row in planned], thresholds)
-            result.rerolls, result.first_status, result.first_score = rerolls, first.status, first.score
-        yield result
-
-
-def grouped_results(rows: Iterable[ItemRow], thresholds: Sequence[float]) -> Iterator[tuple[list[ItemRow], TestResult]]:
-    """The items of each test and target, one for each sample, and its result; as ``results``."""
     present = (row for row in rows if not row.left_input)
     for _, same in groupby(present, key=_test_of):
         planned = list(same)
-        yield planned, _result(planned, thresholds)
+        result = _result(planned, thresholds)
+        if before and (rerolls := max(len(before.get(row.number, ())) for row in planned)):
+            first = _result([_as_at_first(row, before.get(row.number)) for row in planned], thresholds)
+            result.rerolls, result.first_status, result.first_score = rerolls, first.status, first.score
+        yield planned, result
 
 
 def _result(planned: Sequence[ItemRow], thresholds: Sequence[float]) -> TestResult:

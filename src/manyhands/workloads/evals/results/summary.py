@@ -13,7 +13,7 @@ from manyhands.core.usage import UsageFigures
 from manyhands.engine.contract import ItemRow
 from manyhands.runs.execution import RunResult
 from manyhands.runs.exit_codes import ExitCode
-from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, figure
+from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure
 from manyhands.workloads.evals.batch.reports import CommandFigures, report_lines
 from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.results.figures import MAX_NAMED, ResultFigures, RunFigures, count_name
@@ -108,7 +108,7 @@ def notes(summary: EvalSummary) -> Iterator[str]:
         yield line
     yield from _edited(summary.get("edited", ()))
     yield from _left_out(summary.get("graders_left_out", {}))
-    for command in summary["commands"]:
+    for command in summary.get("commands", ()):
         yield from report_lines(command)
 
 
@@ -151,18 +151,17 @@ def _left_out(graders: Mapping[str, int]) -> Iterator[str]:
 class EvalSummarizer(Summarizer):
     """What a test asked, what its target answered, and what graders found."""
 
-    def item(self, row: ItemRow) -> ItemSummary:
+    def facts(self, row: ItemRow) -> ItemFacts:
         result = result_of(row, self._thresholds)
         test_id = result.test_id or NO_ID
-        return {
-            **super().item(row),
-            "label": test_id if result.target is None else f"{test_id} @ {result.target}",
-            "sample": row.payload.get("trial", 0),
-            "score": result.score,
-            "verdict": result.status,
-            "input": brief(_question(result)),
-            "outcome": brief(result.error or result.answer),
-        }
+        return ItemFacts(
+            test_id if result.target is None else f"{test_id} @ {result.target}",
+            row.payload.get("trial", 0),
+            result.score,
+            result.status,
+            _question(result),
+            result.error or result.answer,
+        )
 
     def figures(self) -> list[Figure]:
         found = self.read_results(SUMMARY)

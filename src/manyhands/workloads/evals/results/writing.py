@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json, compact_line, line, loads, pretty
+from manyhands.core.jsonio import compact_line, line, pretty
 from manyhands.engine.contract import RunReader
 from manyhands.engine.journal.lock import LOCK
 from manyhands.engine.journal.reader import JOURNAL
@@ -24,16 +24,15 @@ from manyhands.runs.execution import SUMMARY as ENGINE_SUMMARY
 from manyhands.runs.ledger import timestamp
 from manyhands.workloads.evals.batch.reports import command_figures
 from manyhands.workloads.evals.edits import Edits
-from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
+from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.results.figures import EvalFigures
 from manyhands.workloads.evals.results.formats import write_as
-from manyhands.workloads.evals.results.result_lines import PENDING, TestResult, results
+from manyhands.workloads.evals.results.reading import RESULTS, grouped_results_of, results_in
+from manyhands.workloads.evals.results.result_lines import PENDING, TestResult
 from manyhands.workloads.evals.results.summary import SUMMARY, EvalSummary
 from manyhands.workloads.evals.settings import EvalSpec, ending_of_out
 from manyhands.workloads.evals.targets.answer_figures import FIGURES
 from manyhands.workloads.evals.workspaces.templates import template_states
-
-RESULTS = "results.jsonl"
 
 
 def write_results(reader: RunReader, prepared: PreparedEval, folder: Path, edits: Sequence[Edits] = ()) -> None:
@@ -50,9 +49,7 @@ def write_results(reader: RunReader, prepared: PreparedEval, folder: Path, edits
             figures.add(result)
             if result.status != PENDING:
                 handle.write(compact_line(result.to_json()))
-        about = _about(reader, prepared, folder)
-    edited = {"edited": [each.to_json() for each in edits]} if edits else {}
-    summary = cast(EvalSummary, {**about, **edited, **figures.to_json(prepared.threshold)})
+        summary = _summary(reader, prepared, folder, figures, edits)
     with written_aside(folder / SUMMARY) as text:
         text.write(pretty(summary) + "\n")
     for path in named_outputs(options):
@@ -67,22 +64,17 @@ def write_results(reader: RunReader, prepared: PreparedEval, folder: Path, edits
 def results_of(reader: RunReader, prepared: PreparedEval, folder: Path) -> Iterator[TestResult]:
     """The result of each test and target, also of those that have not ended, streamed."""
     datasets = {file.path: file.dataset for file in prepared.files}
-    found = results(reader.items(), prepared.thresholds, reader.replaced_outcomes())
-    if prepared.options.regrade is not None:
-        found = _with_rerolls(found, regraded_folder(prepared.options))
+    found = (result for _, result in grouped_results_of(reader, prepared))
     return with_workspaces(found, folder, datasets)
 
 
-def _with_rerolls(found: Iterable[TestResult], regraded: Path) -> Iterator[TestResult]:
-    """Results of answers that are graded again, which say of those that were no first tries that they were none."""
-    rerolled = dict[tuple[str, str | None, str | None], TestResult]()
-    if (regraded / RESULTS).is_file():
-        before = (each for each in results_in(regraded / RESULTS) if each.rerolls is not None)
-        rerolled = {(each.dataset, each.test_id, each.target): each for each in before}
-    for result in found:
-        if (of := rerolled.get((result.dataset, result.test_id, result.target))) is not None:
-            result.rerolls, result.first_status, result.first_score = of.rerolls, of.first_status, of.first_score
-        yield result
+def summary_of(reader: RunReader, prepared: PreparedEval, folder: Path) -> EvalSummary:
+    """The summary of the tests as they are now; goes through all of them."""
+    figures = EvalFigures(prepared.options.score_interval, prepared.options.bootstrap_seed)
+    with reader.snapshot():
+        for _, result in grouped_results_of(reader, prepared):
+            figures.add(result)
+        return _summary(reader, prepared, folder, figures)
 
 
 def named_outputs(options: EvalSpec) -> list[Path]:
@@ -100,47 +92,12 @@ def write_output(folder: Path, summary: EvalSummary, path: Path, *, ending: str 
         write_as(ending or path.suffix.lower(), handle, lambda: results_in(folder / RESULTS), summary)
 
 
-def results_in(path: Path) -> Iterator[TestResult]:
-    """The results in a ``results.jsonl``, streamed. Raises UserError, naming the line, for what is none."""
-    for number, record in _numbered_records(path):
-        try:
-            yield TestResult.from_json(record)
-        except ValueError as error:
-            raise UserError(f"{path}, line {number}: {error}") from error
-
-
-def records_in(path: Path) -> Iterator[dict[str, Json]]:
-    """The objects in a JSON Lines file, which another program may have written, streamed. Raises UserError, naming the line, for what is
-    none."""
-    return (record for _, record in _numbered_records(path))
-
-
-def _numbered_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
-    """The objects with the numbers of their lines."""
-    try:
-        with path.open("rb") as handle:
-            yield from _records(handle, path)
-    except OSError as error:
-        raise UserError(f"{path}: can't be read ({error.strerror or error})") from error
-
-
-def _records(handle: Iterable[bytes], path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
-    for number, text in enumerate(handle, 1):
-        if not text.strip():
-            continue
-        try:
-            record = loads(text)
-        except ValueError as error:
-            raise UserError(f"{path}, line {number}: not JSON: {error}") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{path}, line {number}: must be an object")
-        yield number, record
-
-
-def _about(reader: RunReader, prepared: PreparedEval, folder: Path) -> dict[str, Any]:
+def _summary(
+    reader: RunReader, prepared: PreparedEval, folder: Path, figures: EvalFigures, edits: Sequence[Edits] = ()
+) -> EvalSummary:
     usage = reader.usage()
     targets = {target.name: target.kind for file in prepared.files for target in file.targets}
-    return {
+    about = {
         "run_name": folder.name,
         "run_id": reader.meta("run_id"),
         "version": reader.meta("version"),
@@ -151,6 +108,8 @@ def _about(reader: RunReader, prepared: PreparedEval, folder: Path) -> dict[str,
         "commands": command_figures(folder),
         "model_usage": {**usage.to_json(), "total_tokens": usage.total_tokens, "cost": round(usage.cost, 6)},
     }
+    edited = {"edited": [each.to_json() for each in edits]} if edits else {}
+    return cast(EvalSummary, {**about, **edited, **figures.to_json(prepared.threshold)})
 
 
 def check_output(named: Path, folder: Path) -> Path:

@@ -1,0 +1,1 @@
+"""Results of evaluations as the parts of pages."""
