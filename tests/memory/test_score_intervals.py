@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,8 @@ def test_the_formulas_are_named_where_they_are_shown(tmp_path: Path) -> None:
     assert "0.0 % [0.0 … 49.0]" in reported.out
     assert "100.0 % [51.0 … 100.0]" in reported.out
     assert "Intervals of 95 %: Wilson's score interval." in reported.out
-    page = next((tmp_path / "reports").glob("*.html")).read_text()
-    assert "Intervals of 95 %: Wilson&#39;s score interval." in page
+    page = unescape(next((tmp_path / "reports").glob("*.html")).read_text(encoding="utf-8"))
+    assert "Intervals of 95 %: Wilson's score interval." in page
     found = json.loads(run("memory", "report", "small", f"--data_dir={tmp_path}", "--json").out)["agents"]
     for agent in found:
         for each in (agent["mean_score"], *agent["datasets"].values()):

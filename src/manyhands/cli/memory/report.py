@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from manyhands.cli.console import notice, out
+from manyhands.cli.console import out
 from manyhands.cli.plain import add_data_dir, parser, shown_path, table
-from manyhands.core.errors import StorageError, UserError
+from manyhands.core.errors import UserError
 from manyhands.core.text import json_text, printable
+from manyhands.io.files import bytes_written_aside
+from manyhands.view.static.document import write_document
 from manyhands.workloads.memory.report.formatting import methods, percent
-from manyhands.workloads.memory.report.page import NO_PLOTS, file_name, load_plots, write_report
 from manyhands.workloads.memory.report.reported_agents import Reported, gather, report_json
+from manyhands.workloads.memory.report.sections import ABOUT, report_file_name, report_sections, report_title
 from manyhands.workloads.memory.report.views import unscored
 
 _DESCRIPTION = (
@@ -31,7 +33,10 @@ def run(argv: list[str]) -> int:
     if options.json:
         print(json_text(report_json(agents), indent=2))
     if not options.json or options.output is not None:
-        path = _write(agents, _output_path(options.output, data_dir, agents), with_plots=not options.no_plots)
+        path = _output_path(options.output, data_dir, agents)
+        with bytes_written_aside(path) as handle:
+            sections = report_sections(agents, with_plots=not options.no_plots)
+            write_document(handle, report_title(agents), sections, about=(ABOUT,))
         if not options.json:
             _print(agents, path)
     return 0
@@ -39,22 +44,10 @@ def run(argv: list[str]) -> int:
 
 def _output_path(output: str | None, data_dir: Path, agents: Sequence[Reported]) -> Path:
     """Where the page goes. A folder gets it under the name that it would have anyway."""
-    name = file_name(agents, datetime.now().strftime("%Y-%m-%d %H_%M_%S"))
+    name = report_file_name(agents, datetime.now().strftime("%Y-%m-%d %H_%M_%S"))
     if output is None:
         return data_dir / "reports" / name
     return Path(output) / name if Path(output).is_dir() else Path(output)
-
-
-def _write(agents: Sequence[Reported], path: Path, *, with_plots: bool) -> Path:
-    plots = load_plots() if with_plots else None
-    if with_plots and plots is None:
-        notice(NO_PLOTS)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{path.parent}: can't be made ({error.strerror or error})") from error
-    write_report(path, agents, plots=plots)
-    return path
 
 
 def _print(agents: Sequence[Reported], path: Path) -> None:

@@ -36,6 +36,7 @@ from manyhands.runs.options import (
     ResumeSettings,
     RunOptions,
     TerminalSettings,
+    ViewSettings,
 )
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.settings import SandboxSettings
@@ -128,7 +129,7 @@ class DefinitionSettings(FileSettings):
     )
 
 
-class MemorySpec(DefinitionSettings, BenchmarkSettings):
+class MemorySpec(DefinitionSettings, BenchmarkSettings, ViewSettings):
     """Everything that can be set for a run of the memory benchmark: one configuration, and one conversation for each agent."""
 
     headings: ClassVar[tuple[str, ...]] = (BENCHMARK, AGENTS, MODEL, SPEED, LIMITS, RESUME, OUTPUT)

@@ -128,6 +128,33 @@ def read_master_log(path: Path) -> list[Event]:
     return [parse_event(line, f"{path}, line {number}") for number, line in lines if line.strip()]
 
 
+MAX_LOG_BYTES = 200_000_000
+"""Bytes of a log that ``events_so_far`` reads."""
+
+
+def events_so_far(path: Path) -> tuple[list[Event], str]:
+    """The events of a log that may still be written, up to the first line that is none, and what is wrong with that line; empty if nothing
+    is. A last line that has not been written to its end is left out, and a log that isn't there has no events."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_LOG_BYTES + 1)
+    except FileNotFoundError:
+        return [], ""
+    except OSError as error:
+        return [], f"{path}: can't be read: {error.strerror or error}"
+    whole, _, rest = content[:MAX_LOG_BYTES].rpartition(b"\n")
+    found: list[Event] = []
+    lines = [*whole.split(b"\n"), rest]
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append(parse_event(line.decode("utf-8", "replace"), f"{path.name}, line {number}"))
+        except UserError as error:
+            return found, "" if number == len(lines) and len(content) <= MAX_LOG_BYTES else str(error)
+    return found, "" if len(content) <= MAX_LOG_BYTES else f"{path.name}: longer than {MAX_LOG_BYTES:,} bytes"
+
+
 _SYSTEM_LINES: Mapping[EventType, str] = {
     EventType.BEGIN: "Test '{id}' BEGINS",
     EventType.END: "Test '{id}' ENDS",

@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from manyhands.core.errors import UserError
@@ -46,6 +47,7 @@ _CL100K = (
 """How cl100k_base splits a text before it looks up the pieces; a property of the encoding."""
 
 
+@lru_cache(maxsize=4)
 def tiktoken_counter(ranks: Path) -> TokenCounter:
     """cl100k_base by the package tiktoken. ``ranks``: the encoding's file, as the package itself keeps it. Raises UserError where the
     package isn't installed or the file can't be read."""

@@ -1,7 +1,4 @@
-"""How a page writes figures, colours and texts from outside.
-
-The colours of scores and agents stay the same from report to report. Texts are cut at the page's size limit, and then it says so.
-"""
+"""How reports write figures and texts from outside, which are cut at the limit of a report's size, and then it says so."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any
 
 from manyhands.core.jsonio import without_surrogates
 from manyhands.core.statistics import Interval, Mean, Paired
+from manyhands.runs.shown.blocks import Tone
 
 NOTHING = "–"
 
@@ -93,43 +90,11 @@ def duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-_NONE, _FULL = (188, 66, 66), (126, 188, 66)
-"""Of no points and of all."""
-UNSCORED = "#8c959f"
-AGENTS = (
-    "#4477aa",
-    "#ee6677",
-    "#228833",
-    "#c9a227",
-    "#66bbdd",
-    "#aa3377",
-    "#7f7f7f",
-    "#ee8833",
-    "#44aa99",
-    "#8b5a2b",
-    "#6655cc",
-    "#99bb33",
-)
-
-
-def score_colour(score: float | None) -> str:
-    """From red for 0 to green for 1; grey for none."""
+def score_tone(score: float | None) -> Tone:
+    """What a score from 0 to 1 means to a person."""
     if score is None:
-        return UNSCORED
-    share = min(1.0, max(0.0, score))
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(_NONE, _FULL, strict=True))
-
-
-def agent_colours(names: Mapping[str, str]) -> dict[str, str]:
-    """A colour for each label. It follows from the agent's name, unless another one has it already. ``names``: of the agents, by label."""
-    found: dict[str, str] = {}
-    for label in sorted(names):
-        digest = sha256(names[label].encode("utf-8", "surrogatepass")).digest()
-        first = int.from_bytes(digest[:4], "big")
-        colours = [AGENTS[(first + step) % len(AGENTS)] for step in range(len(AGENTS))]
-        taken = set(found.values())
-        found[label] = next((colour for colour in colours if colour not in taken), colours[0])
-    return found
+        return "muted"
+    return "good" if score >= 1 else "warn" if score > 0 else "bad"
 
 
 MAX_MESSAGE_BYTES = 20_000

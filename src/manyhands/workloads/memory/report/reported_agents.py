@@ -95,15 +95,17 @@ def gather(
     given = labels or [f"{each.name} · {each.parent.parent.name}" if several else each.name for each in folders]
     if len(set(given)) < len(given):
         raise UserError("--label: two agents would be called the same")
-    return [_reported(folder, label, judge) for folder, label in zip(folders, given, strict=True)]
+    return [reported_agent(folder, label, judge) for folder, label in zip(folders, given, strict=True)]
 
 
-def _reported(folder: Path, label: str, judge: str | None) -> Reported:
+def reported_agent(folder: Path, label: str, judge: str | None = None, *, with_log: bool = True) -> Reported:
+    """An agent, by its folder of results. ``judge`` as for ``gather``; ``with_log``: whether its log is read, if it has one. Raises
+    UserError that names what is missing or wrong."""
     figures = figures_of(folder, judge=judge)
     tests = tuple(replace(test, result=_kept(test.result)) for test in figures.tests)
     counter = counter_named("estimate" if figures.about.get("tokenizer") == "estimate" else "auto")
     log = folder / MASTER_LOG
-    timeline = timeline_of(read_master_log(log), counter) if log.is_file() else None
+    timeline = timeline_of(read_master_log(log), counter) if with_log and log.is_file() else None
     definitions = folder.parent.parent / DEFINITIONS
     return Reported(
         label,

@@ -1,4 +1,4 @@
-"""What a page shows of agents, as names and texts: their figures, and what was said in each test. No text is HTML yet."""
+"""What a report shows of agents, as names and texts: their figures, and what was said in each test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from manyhands.workloads.memory.report.formatting import (
     TextBudget,
     answered,
     brief,
-    score_colour,
     task_log,
 )
 from manyhands.workloads.memory.report.reported_agents import Reported, test_name
@@ -159,13 +158,13 @@ def warnings(agent: Reported) -> Iterator[str]:
 
 
 MAX_BYTES = 20_000_000
-"""Bytes of conversations that a page holds, about; each test gets its share of them."""
+"""Bytes of conversations that a report holds, about; each test gets its share of them."""
 MIN_SHARE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class TestView:
-    """What a page shows of a test."""
+    """What a report shows of a test."""
 
     __test__ = False  # it is no test of pytest's
 
@@ -173,8 +172,9 @@ class TestView:
     dataset: str
     state: str
     """``full``, ``part``, ``none`` or ``unscored``, for filters."""
+    share: float | None
+    """The score, from 0 to 1."""
     score: str
-    colour: str
     facts: tuple[Fact, ...]
     answers: tuple[Answered, ...]
     log: tuple[Line, ...]
@@ -185,7 +185,7 @@ class TestView:
 
 @dataclass(frozen=True, slots=True)
 class DatasetView:
-    """What a page shows of a dataset."""
+    """What a report shows of a dataset."""
 
     name: str
     description: str
@@ -194,15 +194,14 @@ class DatasetView:
     """The population standard deviation, as published reports have it."""
     tests: int
     unscored: int
-    colour: str
 
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """What a page shows of an agent."""
+    """What a report shows of an agent."""
 
     key: str
-    """Makes its ids unique in the page."""
+    """Makes its ids unique in the report."""
     label: str
     reported: Reported
     labels: tuple[str, ...]
@@ -219,13 +218,14 @@ class AgentView:
 
 
 def agent_views(agents: Sequence[Reported], max_bytes: int = MAX_BYTES) -> list[AgentView]:
-    """All agents of a page. ``max_bytes``: see ``MAX_BYTES``."""
+    """All agents of a report. ``max_bytes``: see ``MAX_BYTES``."""
     tests = sum(len(agent.figures.tests) for agent in agents)
     share = max(MIN_SHARE, max_bytes // max(1, tests))
-    return [_agent_view(f"agent-{number}", agent, share) for number, agent in enumerate(agents, start=1)]
+    return [agent_view(f"agent-{number}", agent, share) for number, agent in enumerate(agents, start=1)]
 
 
-def _agent_view(key: str, agent: Reported, max_bytes: int) -> AgentView:
+def agent_view(key: str, agent: Reported, max_bytes: int) -> AgentView:
+    """One agent. ``max_bytes``: of the texts of each test."""
     figures = agent.figures
     scored = [(agent.distance(test), test.score, test.dataset) for test in figures.tests if test.score is not None]
     return AgentView(
@@ -241,7 +241,7 @@ def _agent_view(key: str, agent: Reported, max_bytes: int) -> AgentView:
         tuple(_datasets(agent)),
         tuple(scored),
         tuple(span_groups(scored)),
-        tuple(_test_view(agent, test, TextBudget(max_bytes)) for test in figures.tests),
+        tuple(view_of_test(agent, test, TextBudget(max_bytes)) for test in figures.tests),
     )
 
 
@@ -254,10 +254,11 @@ def _datasets(agent: Reported) -> Iterator[DatasetView]:
         deviation = pstdev(scores) if scores else None
         about = brief(agent.descriptions.get(name, ""))
         unscored = len(own) - len(scores)
-        yield DatasetView(brief(name), about, found, deviation, len(own), unscored, score_colour(found.value))
+        yield DatasetView(brief(name), about, found, deviation, len(own), unscored)
 
 
-def _test_view(agent: Reported, test: TestFigures, budget: TextBudget) -> TestView:
+def view_of_test(agent: Reported, test: TestFigures, budget: TextBudget) -> TestView:
+    """One test. ``budget``: of its texts."""
     course = None if agent.timeline is None else agent.timeline.course(test_name(test))
     answers = answered(test.result, [] if course is None else course.questions, budget)
     log, left_out = task_log(test.result, budget)
@@ -265,8 +266,8 @@ def _test_view(agent: Reported, test: TestFigures, budget: TextBudget) -> TestVi
         brief(test_name(test)),
         brief(test.dataset),
         _state(test.score),
+        test.score,
         "no score" if test.score is None else formatting.share(test.score),
-        score_colour(test.score),
         tuple(_test_facts(agent, test)),
         tuple(answers),
         tuple(log),

@@ -5,24 +5,19 @@ from __future__ import annotations
 from statistics import fmean
 
 from manyhands.engine.contract import ItemRow
-from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, figure
+from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure
 
 
 class MemorySummarizer(Summarizer):
     """Which agent a conversation was with, and what its tests came to."""
 
-    def item(self, row: ItemRow) -> ItemSummary:
+    def facts(self, row: ItemRow) -> ItemFacts:
         record = row.record or {}
         max_score = record.get("max_score")
         tests = f", {len(record['tests'])} tests" if "tests" in record else ""  # of the first version not
         text = f"{record['score']:.2f} of {max_score}{tests}" if max_score else None
-        return {
-            **super().item(row),
-            "label": row.payload["name"],
-            "score": _share(row),
-            "input": brief(row.payload["agent"]),
-            "outcome": brief(row.message or text),
-        }
+        payload = row.payload
+        return ItemFacts(payload["name"], score=_share(row), input=payload["agent"], outcome=row.message or text)
 
     def figures(self) -> list[Figure]:
         rows = (row for row in self.reader.items() if not row.left_input)
@@ -39,22 +34,23 @@ def _share(row: ItemRow) -> float | None:
 class DefinitionsSummarizer(Summarizer):
     """How many tests a model wrote for a dataset."""
 
-    def item(self, row: ItemRow) -> ItemSummary:
+    def facts(self, row: ItemRow) -> ItemFacts:
         made = (row.record or {}).get("definitions")
         text = None if made is None else f"{len(made)} tests"
-        return {**super().item(row), "label": row.key.partition(" ")[2], "outcome": brief(row.message or text)}
+        return ItemFacts(row.key.partition(" ")[2], outcome=row.message or text)
 
 
 class ScoresSummarizer(Summarizer):
     """What a judge gave for a test's result."""
 
-    def item(self, row: ItemRow) -> ItemSummary:
+    def facts(self, row: ItemRow) -> ItemFacts:
         payload, record = row.payload, row.record or {}
-        return {
-            **super().item(row),
-            "label": f"{payload['agent']}/{payload['dataset']}",
-            "score": record.get("score"),
-            "verdict": record.get("verdict"),
-            "input": brief(payload["file"]),
-            "outcome": brief(row.message or record.get("why") or record.get("verdict")),
-        }
+        verdict = record.get("verdict")
+        return ItemFacts(
+            f"{payload['agent']}/{payload['dataset']}",
+            0,
+            record.get("score"),
+            verdict,
+            payload["file"],
+            row.message or record.get("why") or verdict,
+        )
