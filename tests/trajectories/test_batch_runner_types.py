@@ -19,7 +19,15 @@ from manyhands.workloads.trajectories.batch_runner import BatchKeywords
 from manyhands.workloads.trajectories.spec import BatchSpec
 
 ROOT = Path(__file__).parents[2]
-NOT_FOR_PYTHON = {"resume", "list_distributions", "dry_run", "system_template_text", "grade_checks", "recorded_headers"}
+NOT_FOR_PYTHON = {
+    "resume",
+    "list_distributions",
+    "dry_run",
+    "view",
+    "system_template_text",
+    "grade_checks",
+    "recorded_headers",
+}
 """What ``run`` is told, what only a command line can do, and what is taken from other settings."""
 SNIPPET = """
 from manyhands import BatchRunner

@@ -10,7 +10,7 @@ from manyhands.core.outcomes import GRADE
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.export.conversations import Conversation, ConversationSource, Turn, judges_named, side_conversations
-from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, figure
+from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure
 from manyhands.workloads.imported.planning import ImportedItem
 from manyhands.workloads.imported.results import SUMMARY, score_of
 
@@ -36,18 +36,15 @@ class ImportedConversations(ConversationSource):
 class ImportedSummarizer(Summarizer):
     """What a conversation was asked and what it came to, and its score: that of graders here, else the one that it came with."""
 
-    def item(self, row: ItemRow) -> ItemSummary:
+    def facts(self, row: ItemRow) -> ItemFacts:
         found = ImportedItem.of(row.item).conversation
-        score, verdict = score_of(found, row.record)
-        return {
-            **super().item(row),
-            "label": found.label or row.key,
-            "sample": found.sample,
-            "score": score,
-            "verdict": verdict,
-            "input": brief(_first(found.turns, "user")),
-            "outcome": brief(row.message or _first(reversed(found.turns), "assistant") or found.stop_reason),
-        }
+        return ItemFacts(
+            found.label or row.key,
+            found.sample,
+            *score_of(found, row.record),
+            input=_first(found.turns, "user"),
+            outcome=row.message or _first(reversed(found.turns), "assistant") or found.stop_reason,
+        )
 
     def figures(self) -> list[Figure]:
         scores = self.read_results(SUMMARY).get("scores")

@@ -32,6 +32,7 @@ from manyhands.runs.options import (
     SPEED,
     TOOLS,
     ResumeSettings,
+    ViewSettings,
     check_run_name,
 )
 
@@ -57,7 +58,7 @@ def _load_template(name: str) -> str:
     return load_template(name)
 
 
-class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings, ReadingSettings):
+class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSettings, ReadingSettings):
     """Everything that can be set for a trajectory batch. ``BatchSpec.make`` gives clear messages, ``resolved`` reads the
     files that are named."""
 

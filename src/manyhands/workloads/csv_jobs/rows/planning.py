@@ -14,7 +14,7 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Item, ItemRow, PlannedItem
 from manyhands.io.digest_table import DigestTable
 from manyhands.io.tables.base import RawRow, Table, at, known_columns, shown
-from manyhands.runs.summaries import ItemSummary, Summarizer, brief
+from manyhands.runs.summaries import ItemFacts, Summarizer
 
 BAD_ROW = "bad_row"
 """The reason of rows that were skipped because they can't be used."""
@@ -184,12 +184,11 @@ def _mark(text: str) -> bytes:
 class JobSummarizer(Summarizer):
     """What stands in a row, and what a worker reported of it."""
 
-    def item(self, row: ItemRow) -> ItemSummary:
+    def facts(self, row: ItemRow) -> ItemFacts:
         found, record = JobRow.of(row.item), row.record or {}
         headers = self.spec["table"]["headers"]
-        return {
-            **super().item(row),
-            "label": row.key if found.source_id is None else found.source_id,
-            "input": brief(dict(zip(headers, found.cells, strict=False))),
-            "outcome": brief(row.message or record.get("result")),
-        }
+        return ItemFacts(
+            row.key if found.source_id is None else found.source_id,
+            input=dict(zip(headers, found.cells, strict=False)),
+            outcome=row.message or record.get("result"),
+        )

@@ -89,6 +89,15 @@ class Stage:
         return found
 
 
+def value_path(name: str, schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where in its result the value of a stage is: the property that is called as the stage, or else the only one, or else ``result``;
+    empty, for the whole result, if its schema names none of these."""
+    named = _properties(schema) or {}
+    if name in named:
+        return (name,)
+    return tuple(named) if len(named) == 1 else (RESULT,) if RESULT in named else ()
+
+
 def stage_columns(stages: Sequence[Stage], flatten: bool) -> list[Leaf]:
     """The columns of all stages, in order."""
     return [column for stage in stages for column in stage.columns(flatten=flatten)]
@@ -169,11 +178,7 @@ class _Making:
         return self._definitions[self._order[name]]["output_schema"]
 
     def _value_path(self, name: str) -> tuple[str, ...]:
-        """The property that is called as the stage, or else the only one, or else ``result``; empty if the schema names none of these."""
-        named = _properties(self._schema(name)) or {}
-        if name in named:
-            return (name,)
-        return tuple(named) if len(named) == 1 else (RESULT,) if RESULT in named else ()
+        return value_path(name, self._schema(name))
 
     def _why_unknown(self, text: str, name: str, index: int) -> str:
         later = self._order.get(name)

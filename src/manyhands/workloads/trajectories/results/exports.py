@@ -17,7 +17,7 @@ from manyhands.core.outcomes import GRADE, ItemState
 from manyhands.engine.contract import ItemRow, RunReader
 from manyhands.io.files import written_aside
 from manyhands.runs.ledger import ledger
-from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, figure
+from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.lines.entry import local_time
 from manyhands.workloads.trajectories.prepared import Prepared
@@ -111,15 +111,21 @@ def write_trajectories(handle: TextIO, results: BatchResults) -> None:
 
 def write_statistics(handle: TextIO, results: BatchResults) -> None:
     """A JSON object: ``Statistics``."""
+    handle.write(pretty(statistics_of(results)) + "\n")
+
+
+def statistics_of(results: BatchResults, *, with_tags: bool = True) -> Statistics:
+    """The figures of items that were gone through. ``with_tags``: also those of the lines, if they were."""
     options, found = results.prepared.options, _statistics(results)
-    found["escaped_tags"] = results.tags.to_json()
+    if with_tags:
+        found["escaped_tags"] = results.tags.to_json()
     if options.grade_checks is not None:
         found["scores"] = results.scores.to_json()
     if options.keep_unreasoned:
         found["kept_without_reasoning"] = results.statistics.unreasoned
     if options.best_of:
         found["not_best"] = results.best.others
-    handle.write(pretty(found) + "\n")
+    return found
 
 
 def write_checkpoint(handle: TextIO, results: BatchResults) -> None:
@@ -219,18 +225,17 @@ figures of the third are those that the first two added up."""
 class TrajectorySummarizer(Summarizer):
     """What an item's prompt was, how its conversation ended, and what graders found."""
 
-    def item(self, row: ItemRow) -> ItemSummary:
-        payload, record = PromptItem.of(row.item), row.record or {}
+    def facts(self, row: ItemRow) -> ItemFacts:
+        payload, record = row.payload, row.record or {}
         grade = record.get(GRADE) or {}
-        return {
-            **super().item(row),
-            "label": payload.id or f"prompt {payload.prompt_index}",
-            "sample": payload.sample,
-            "score": grade.get("score"),
-            "verdict": grade.get("verdict"),
-            "input": brief(payload.prompt),
-            "outcome": brief(row.message or record.get("stop_reason")),
-        }
+        return ItemFacts(
+            payload.get("id") or f"prompt {payload['prompt_index']}",
+            payload.get("sample", 0),
+            grade.get("score"),
+            grade.get("verdict"),
+            payload["prompt"],
+            row.message or record.get("stop_reason"),
+        )
 
     def figures(self) -> list[Figure]:
         scores = self.read_results(STATISTICS).get("scores")
