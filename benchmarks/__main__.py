@@ -30,6 +30,9 @@ from benchmarks.rows import HEADINGS, Row, cells, failed
 from benchmarks.sandbox import sandbox
 from benchmarks.startup import startup
 from benchmarks.throughput import throughput
+from benchmarks.view_index import view_index
+from benchmarks.view_pages import view_pages
+from benchmarks.view_static import view_static
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "overhead": overhead,
@@ -39,6 +42,9 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "journal": journal,
     "exports": exports,
     "sandbox": sandbox,
+    "view_index": view_index,
+    "view_pages": view_pages,
+    "view_static": view_static,
     "jobs": jobs,
     "evals": evals,
     "memory_schedule": memory_schedule,

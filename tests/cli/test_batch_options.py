@@ -1069,6 +1069,15 @@ def _on_end(folder: BatchFolder) -> None:
     assert json.loads((folder.path / "told.json").read_text())["ledger"]["completed"] == 3
 
 
+@option("view")
+def _view(folder: BatchFolder) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder.path / "cache"))
+        shown = folder.batch("--model=simulated", "--simulated_latency=3", "--view")
+    assert "In a browser, while this command runs:  http://127." in shown.err, shown
+    assert "In a browser" not in folder.batch("--model=simulated", "--run_name=other").err
+
+
 @option("quiet")
 def _quiet(folder: BatchFolder) -> None:
     with ServerThread() as server:

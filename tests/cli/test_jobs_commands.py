@@ -215,7 +215,7 @@ def test_run_after_the_runner_was_killed(folder: JobFolder) -> None:
     (folder.path / "go").touch()
     ended = folder.jobs("run", "j", "--max_concurrency=7", "--no-auto_export")
     assert (ended.code, folder.status()["completed_items"]) == (0, 3), ended
-    assert "continues in a background process" in ended.out
+    assert "continues in a background process\n  to look at it:  " in ended.out
     assert not (folder.path / "out.csv").exists()
     assert [row["performances"] for row in shown(folder, "row-1", "row-2")] == [1, 2]
 

@@ -1075,6 +1075,15 @@ def _data_dir(folder: JobFolder) -> None:
     assert status.out.startswith("j: completed")
 
 
+@option("view")
+def _view(folder: JobFolder) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder.path / "cache"))
+        shown = spawn(folder, "--model=simulated", "--simulated_latency=3", "--view")
+    assert "In a browser, while this command runs:  http://127." in shown.err, shown
+    assert "In a browser" not in spawn(folder, "--model=simulated", "--job_name=other").err
+
+
 @option("quiet")
 def _quiet(folder: JobFolder) -> None:
     quiet = spawn(folder, FUNCTION)

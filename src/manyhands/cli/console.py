@@ -107,6 +107,16 @@ def resume_command(folder: Path) -> str:
     return f"{program()} resume {shlex.quote(shown_path(folder))}"
 
 
+def view_line(folder: Path) -> str:
+    """The line of a command's beginning that says how to look at its run."""
+    return f"  to look at it:  {view_command(folder)}"
+
+
+def view_command(folder: Path) -> str:
+    """The command line that shows a run in a browser."""
+    return f"{program()} view {shlex.quote(shown_path(folder))}"
+
+
 def notice(text: str) -> None:
     """One line of information, though nothing is wrong."""
     err().print(f"note: {without_user_info(text)}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from manyhands.cli.console import err, notice, out, resume_command
 from manyhands.cli.main import PROGRAM
+from manyhands.cli.viewing.beside import viewer_beside
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.text import one_line, printable
 from manyhands.engine.contract import Item, Workload
@@ -34,10 +35,11 @@ def execute(
     failed: str = ItemState.FAILED,
     graded: Callable[[], int] | None = None,
     forks: ForkServer | None = None,
+    beside: bool = False,
 ) -> RunResult:
     """Execute a run until it ends or is stopped. ``failed``: what failed items are called in the progress; ``graded``: the number of items
     in flight that are graded already, and wait for the end of something else; ``forks``: what makes its worker processes, where that was
-    begun before the run was opened.
+    begun before the run was opened; ``beside``: it can be looked at in a browser meanwhile.
 
     The first Ctrl-C (or SIGTERM) finishes the calls in flight, the second stops at once.
     """
@@ -46,16 +48,17 @@ def execute(
 
     async def executed(server: ForkServer | None) -> RunResult:
         controls = Controls()
-        with stopped_by_signals([controls]), view:
-            return await execute_run(
-                opened,
-                notice=notice,
-                controls=controls,
-                on_progress=view.show,
-                on_outcome=on_outcome,
-                on_wait=view.tell,
-                forks=server,
-            )
+        async with viewer_beside([opened.folder], wanted=beside):
+            with stopped_by_signals([controls]), view:
+                return await execute_run(
+                    opened,
+                    notice=notice,
+                    controls=controls,
+                    on_progress=view.show,
+                    on_outcome=on_outcome,
+                    on_wait=view.tell,
+                    forks=server,
+                )
 
     with nullcontext(forks) if forks else forks_for(opened.workload) as server:
         return run_on_loop(executed(server))

@@ -42,6 +42,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("manyhands.cli.resume:run", "continue a run, from its folder alone"),
     "runs": ("manyhands.cli.runs:run", "list runs"),
     "show": ("manyhands.cli.show:run", "show a run, or the steps of one item"),
+    "view": ("manyhands.cli.viewing.view:run", "show runs in a browser, live and finished"),
+    "report": ("manyhands.cli.viewing.report:run", "write a run as one HTML file, or runs as a folder of pages"),
     "status": ("manyhands.cli.status:run", "show the progress of a run, also while it executes"),
     "export": ("manyhands.cli.exports.export:run", "write conversations of runs in formats for training and analysis"),
     "import": (

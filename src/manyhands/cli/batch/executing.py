@@ -11,7 +11,7 @@ from typing import Any
 
 from manyhands.agents.registry import load_agent
 from manyhands.agents.trajectory import item_lines
-from manyhands.cli.console import err, notice, out, print_ledger, print_usage, resume_command, standard_input
+from manyhands.cli.console import err, notice, out, print_ledger, print_usage, resume_command, standard_input, view_line
 from manyhands.cli.execution import execute, print_ending, tell_end
 from manyhands.cli.options import parse
 from manyhands.cli.plain import print_labelled, shown_path
@@ -55,7 +55,7 @@ def execute_batch(options: BatchSpec) -> int:
         stream = standard_input() if options.dataset_file == STANDARD_STREAM else None
         opening = open_batch(options, resume=options.resume, notice=notice, environ=os.environ, standard_input=stream)
         session = run_on_loop(opening)
-        return execute_session(session, forks)
+        return execute_session(session, forks, view=options.view)
 
 
 @contextmanager
@@ -80,16 +80,18 @@ def resume(folder: Path, words: list[str]) -> int:
         print_help(BatchSpec)
         return 0
     options = resumed_settings(BatchSpec, folder, line.values, ("dataset_file", "batch_size"))
-    return execute_session(run_on_loop(open_batch(options, resume=True, notice=notice, environ=os.environ)))
+    session = run_on_loop(open_batch(options, resume=True, notice=notice, environ=os.environ))
+    return execute_session(session, view=options.view)
 
 
-def execute_session(session: Opened[TrajectoryWorkload], forks: ForkServer | None = None) -> int:
-    """Execute an opened run in the foreground; the exit code. ``forks``: what makes its worker processes, if there is something already."""
+def execute_session(session: Opened[TrajectoryWorkload], forks: ForkServer | None = None, *, view: bool = False) -> int:
+    """Execute an opened run in the foreground; the exit code. ``forks``: what makes its worker processes, if there is something already;
+    ``view``: it can be looked at in a browser meanwhile."""
     options = session.workload.prepared.options
     if not options.quiet:
         _print_head(session)
     log = ItemLog(session.folder, options.log_prefix_chars) if options.verbose else None
-    result = execute(session, quiet=options.quiet, on_outcome=log.show if log else None, forks=forks)
+    result = execute(session, quiet=options.quiet, on_outcome=log.show if log else None, forks=forks, beside=view)
     _print_results(result)
     return tell_end(options.on_end, result, result.exit_code)
 
@@ -111,6 +113,7 @@ def _print_head(session: Opened[TrajectoryWorkload]) -> None:
     if options.ephemeral_system_prompt:
         lines.append(f"  ephemeral system prompt: {options.ephemeral_system_prompt[:60]!r}")
     lines.append(f"  to continue it if it stops:  {resume_command(session.folder)}")
+    lines.append(view_line(session.folder))
     for line in lines:
         out().print_line(line)
 

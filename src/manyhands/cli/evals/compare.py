@@ -7,7 +7,7 @@ from pathlib import Path
 
 from manyhands.cli.console import Console, out
 from manyhands.cli.plain import parser
-from manyhands.core.statistics import LEVEL, POWER
+from manyhands.core.statistics import LEVEL
 from manyhands.core.text import json_text, one_line
 from manyhands.runs.exit_codes import ExitCode
 from manyhands.workloads.evals.results.compare import LOSS, TIE, WIN, Comparison, compare, load_side
@@ -112,54 +112,24 @@ def _lines(comparison: Comparison) -> list[str]:
     if comparison.mean_delta is None:
         return [*lines, "nothing to compare: no test has a score in both", *_unmatched(comparison)]
     lines += [f"mean score: {value['base_mean']:.3f} → {value['candidate_mean']:.3f}"]
-    lines += [f"mean difference: {comparison.mean_delta:+.3f}{_between(comparison)}"]
+    between = comparison.interval_text if statistics.difference.interval else f"({comparison.interval_text})"
+    lines += [f"mean difference: {comparison.mean_delta:+.3f}  {between}"]
     if statistics.p_value is not None:
-        lines += [f"p = {statistics.p_value:.4f} ({statistics.test}{_never_below(comparison)})"]
+        about = "; ".join(filter(None, (statistics.test, comparison.least_p_text)))
+        lines += [f"p = {statistics.p_value:.4f} ({about})"]
     lines += [
         f"wins {value['wins']}, losses {value['losses']}, ties {value['ties']} (a win is a difference of "
         f"{comparison.threshold:g} or more)"
     ]
-    lines += [_detectable(comparison)]
+    lines += [comparison.detectable_text]
     if any(comparison.rerolled):
         base, candidate = comparison.rerolled
         lines += [f"scores that are no first tries (re-rolled): {base:,} in BASE, {candidate:,} in CANDIDATE"]
     return [*lines, *_largest(comparison, LOSS), *_largest(comparison, WIN), *_unmatched(comparison)]
 
 
-def _between(comparison: Comparison) -> str:
-    """The interval of the mean difference, or why there is none."""
-    interval = comparison.statistics.difference.interval
-    if interval is None:
-        return f"  (no interval: {comparison.statistics.no_interval})"
-    return f"  [{interval.low:+.3f} … {interval.high:+.3f}], {100 * interval.level:g} %, {interval.method}"
-
-
-def _never_below(comparison: Comparison) -> str:
-    """That so few tests can't show a difference by this p-value, whatever it is, if that is so."""
-    minimum, clusters = comparison.statistics.least_p_value, comparison.statistics.difference.clusters
-    if minimum is None or minimum < 1 - comparison.level:
-        return ""
-    return f"; with {clusters} independent {_tests(clusters)} it is never below {minimum:g}"
-
-
-def _detectable(comparison: Comparison) -> str:
-    found, clusters = comparison.statistics.detectable, comparison.statistics.difference.clusters
-    such = f"{clusters} such independent {_tests(clusters)}"
-    if found is None:
-        return "how small a difference these tests could show is not known: too few of them differ"
-    if found > 1:
-        return f"{such} show no difference with {100 * POWER:.0f} % power, however large"
-    return f"smallest difference that {such} show with {100 * POWER:.0f} % power: {found:.3f}"
-
-
-def _tests(count: int) -> str:
-    return "test" if count == 1 else "tests"
-
-
 def _largest(comparison: Comparison, outcome: str) -> list[str]:
-    found = sorted(
-        (match for match in comparison.matches if match.outcome == outcome), key=lambda match: -abs(match.delta)
-    )
+    found = comparison.largest(outcome)
     lines = [
         "  "
         + one_line(

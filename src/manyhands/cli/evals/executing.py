@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from manyhands.cli.console import err, notice, out, resume_command
+from manyhands.cli.console import err, notice, out, resume_command, view_line
 from manyhands.cli.evals.report import print_report, print_unwritten
 from manyhands.cli.evals.run import REPEATED, given_values, present_names
 from manyhands.cli.execution import execute, tell_end
@@ -38,7 +38,7 @@ def execute_eval(options: EvalSpec) -> int:
     session = _opened(options)
     if options.dry_run:
         _print_estimate(options)
-    return execute_session(session)
+    return execute_session(session, view=options.view)
 
 
 def _print_estimate(options: EvalSpec) -> None:
@@ -62,7 +62,8 @@ def resume(folder: Path, words: list[str]) -> int:
         print_help(EvalSpec)
         return 0
     options = resumed_settings(EvalSpec, folder, given_values(line), ("eval_files",))
-    return execute_session(run_on_loop(open_eval(options, resume=True, notice=notice, environ=os.environ, tell=_tell)))
+    session = run_on_loop(open_eval(options, resume=True, notice=notice, environ=os.environ, tell=_tell))
+    return execute_session(session, view=options.view)
 
 
 def _opened(options: EvalSpec) -> Opened[EvalsWorkload]:
@@ -73,6 +74,8 @@ def _watch(options: EvalSpec) -> int:
     """Execute a new run at every change of a file, until Ctrl-C; the exit code of the last one."""
     if options.run_name is not None or options.resume:
         raise UserError("--watch makes a new run at every change: it can't be combined with --run_name or --resume")
+    if options.view:
+        raise UserError("--watch makes many runs, --view shows one: use manyhands view in another terminal")
     code, files = int(ExitCode.DONE), set(find_evals(options.eval_files, SearchPath.of(Path.cwd())))
     try:
         while True:
@@ -94,8 +97,8 @@ def _watch(options: EvalSpec) -> int:
         return code
 
 
-def execute_session(session: Opened[EvalsWorkload]) -> int:
-    """Execute an opened run in the foreground; the exit code."""
+def execute_session(session: Opened[EvalsWorkload], *, view: bool = False) -> int:
+    """Execute an opened run in the foreground; the exit code. ``view``: it can be looked at in a browser meanwhile."""
     options = session.workload.prepared.options
     if not options.quiet:
         _print_head(session)
@@ -106,6 +109,7 @@ def execute_session(session: Opened[EvalsWorkload]) -> int:
         on_outcome=_print_outcome if options.verbose else None,
         failed="errors",
         graded=lambda: session.workload.graded,
+        beside=view,
     )
     if result.error is not None and stamps(before) == before:
         print_unwritten(result)  # what earlier sessions have written is not printed as this one's
@@ -126,6 +130,7 @@ def _print_head(session: Opened[EvalsWorkload]) -> None:
     out().print_line(
         f"Run {session.folder.name}; to continue it if it stops:  {resume_command(session.folder)}",
     )
+    out().print_line(view_line(session.folder))
 
 
 def _tell(text: str) -> None:

@@ -15,6 +15,7 @@ from manyhands.cli.console import err, notice, program
 from manyhands.cli.execution import LINE_SECONDS, ProgressView
 from manyhands.cli.jobs.status import details, exit_code, print_failed, print_ledger, print_stages, print_status
 from manyhands.cli.plain import add_job, parser, positive, shown_path
+from manyhands.cli.viewing.beside import viewer_beside
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.text import are, counted, have, json_text, one_line
 from manyhands.engine.scheduler import CANCEL_SECONDS
@@ -29,26 +30,30 @@ def job_service(data_dir: str) -> JobService:
     return JobService(Path(data_dir), environ=os.environ, folders=True)
 
 
-async def follow(service: JobService, job: str, *, quiet: bool = False, log: LogTail | None = None) -> int:
+async def follow(
+    service: JobService, job: str, *, quiet: bool = False, log: LogTail | None = None, view: bool = False
+) -> int:
     """Show a job until it ends or no process executes it any more, then how it ended; the exit code. ``log``: the runner's log, which is
-    shown, too.
+    shown, too. ``view``: it can be looked at in a browser meanwhile.
 
     The first Ctrl-C (or SIGTERM) has the runner finish the rows in progress, the second has it stop at once. If this process ends, the
     runner continues.
     """
     stopping = _Stopping(service, job)
-    with ProgressView(service.status(job).name, quiet=quiet) as view, on_stop_signals(stopping.request):
-        notes = RunnerNotes(view.tell)
+    begun = service.status(job)
+    async with viewer_beside([begun.folder], wanted=view):
+        with ProgressView(begun.name, quiet=quiet) as progress, on_stop_signals(stopping.request):
+            notes = RunnerNotes(progress.tell)
 
-        async def show(status: JobStatus) -> None:
-            items = status.total_items - status.beyond_limit_items
-            view.show_figures(items, items - status.left, details(status), status.waiting or "")
-            notes.show(status)
-            if log is not None:
-                log.show()
+            async def show(status: JobStatus) -> None:
+                items = status.total_items - status.beyond_limit_items
+                progress.show_figures(items, items - status.left, details(status), status.waiting or "")
+                notes.show(status)
+                if log is not None:
+                    log.show()
 
-        status, _ = await service.wait(job, None, show)
-        await show(status)
+            status, _ = await service.wait(job, None, show)
+            await show(status)
     _print_end(status)
     return ExitCode.INTERRUPTED if stopping.requested and not status.ended else exit_code(status)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar
 
-from manyhands.cli.console import notice, out, standard_input
+from manyhands.cli.console import notice, out, standard_input, view_line
 from manyhands.cli.jobs.follow import LogTail, beyond_limit, follow, job_command, job_service
 from manyhands.cli.jobs.results import find_item
 from manyhands.cli.options import CommandLine, help_text, make, parse
@@ -24,7 +24,7 @@ from manyhands.engine.journal.reader import JournalReader
 from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import open_reader
-from manyhands.runs.options import ResumeSettings
+from manyhands.runs.options import ResumeSettings, ViewSettings
 from manyhands.workloads.csv_jobs.estimating import estimate_lines
 from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.prepared import describe_worker, dry_run, of_standard_input
@@ -57,7 +57,7 @@ class ColumnOptions(Settings):
     )
 
 
-class SpawnOptions(JobSpec, ColumnOptions):
+class SpawnOptions(JobSpec, ColumnOptions, ViewSettings):
     """The options of ``manyhands jobs spawn``: the job's, and what to do here."""
 
     detach: Flag = setting(
@@ -85,9 +85,10 @@ def spawn(argv: list[str]) -> int:
     spec = make(JobSpec, {name: value for name, value in values.items() if name in JobSpec.fields}, _SPAWN)
     if options.dry_run is not None:
         return run_on_loop(_print_plan(spec, options.dry_run))
+    _refuse_view_of_nobody(options)
     service, job_id = job_service(spec.data_dir), str(uuid.uuid4())
     try:
-        return run_on_loop(_spawned(service, spec, job_id, detach=options.detach))
+        return run_on_loop(_spawned(service, spec, job_id, detach=options.detach, view=options.view))
     except KeyboardInterrupt:
         _say_if_made(service, job_id)
         raise
@@ -105,7 +106,7 @@ def _with_columns(line: CommandLine) -> dict[str, Any]:
     return values
 
 
-async def _spawned(service: JobService, spec: JobSpec, job_id: str, *, detach: bool) -> int:
+async def _spawned(service: JobService, spec: JobSpec, job_id: str, *, detach: bool, view: bool) -> int:
     stream = standard_input() if spec.csv_path == STANDARD_STREAM else None
     spawned = await service.spawn(spec, notice=notice, job_id=job_id, standard_input=stream)
     if detach or not spec.quiet:
@@ -113,7 +114,13 @@ async def _spawned(service: JobService, spec: JobSpec, job_id: str, *, detach: b
     if detach:
         return 0
     log = LogTail(spawned.folder / LOG) if spec.verbose else None
-    return await follow(service, spawned.job_id, quiet=spec.quiet, log=log)
+    return await follow(service, spawned.job_id, quiet=spec.quiet, log=log, view=view)
+
+
+def _refuse_view_of_nobody(options: SpawnOptions | RunOptions) -> None:
+    """Raises UserError if a viewer is wanted that would end at once."""
+    if options.view and options.detach:
+        raise UserError("--view shows the job while this command runs; with --detach, use manyhands view")
 
 
 def _say_if_made(service: JobService, job_id: str) -> None:
@@ -144,6 +151,7 @@ def _print_head(spec: JobSpec, spawned: Spawned, service: JobService, *, detache
             "  runs in a background process, and continues if this terminal is closed",
             f"  to continue it if it stops:  {job_command('run', status)}",
         ]
+    lines.append(view_line(spawned.folder))
     for line in lines:
         out().print_line(line)
 
@@ -180,10 +188,10 @@ _RUN_DESCRIPTION = (
 _MAX_RANGE = 10_000_000
 SHOWN_ROWS = 10
 """Numbers of rows in a message."""
-_NOT_OF_THE_JOB = ("job", "detach", "retry_failed", "update", "dry_run", "data_dir", "quiet")
+_NOT_OF_THE_JOB = ("job", "detach", "retry_failed", "update", "dry_run", "data_dir", "quiet", "view")
 
 
-class RunOptions(JobSettings, ColumnOptions, ResumeSettings):
+class RunOptions(JobSettings, ColumnOptions, ViewSettings, ResumeSettings):
     """The options of ``manyhands jobs run``: the job's, and what to do here."""
 
     instead: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -223,6 +231,7 @@ def resume(folder: Path, words: list[str]) -> int:
 async def _ran(values: Mapping[str, Any]) -> int:
     options = make(RunOptions, values, _RUN)
     changes = {name: value for name, value in values.items() if name not in _NOT_OF_THE_JOB}
+    _refuse_view_of_nobody(options)
     service = job_service(options.data_dir)
     status = service.status(options.job)
     if options.dry_run and not options.update:
@@ -240,7 +249,10 @@ async def _ran(values: Mapping[str, Any]) -> int:
         _say_nothing_is_left(status, options.limit if "limit" in changes else status.limit)
     elif not options.quiet:
         out().print(f"Job {status.job_id}: continues in a background process")
-    return 0 if options.detach else await follow(service, options.job, quiet=options.quiet, log=log)
+        out().print_line(view_line(status.folder))
+    if options.detach:
+        return 0
+    return await follow(service, options.job, quiet=options.quiet, log=log, view=options.view)
 
 
 def _say_nothing_is_left(status: JobStatus, limit: int | None) -> None:

@@ -19,11 +19,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.cli.console import err, notice, out, print_usage
+from manyhands.cli.console import err, notice, out, print_usage, view_line
 from manyhands.cli.execution import LINE_SECONDS, print_ending, stopped_by_signals, tell_end
 from manyhands.cli.memory.running import HUMAN
 from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import refuse_options
+from manyhands.cli.viewing.beside import viewer_beside
 from manyhands.core.text import counted, one_line, printable
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.processes.fork_server import ForkServer
@@ -144,17 +145,18 @@ def resume(folder: Path, words: list[str]) -> int:
 
 def execute_specs(specs: Sequence[MemorySpec]) -> int:
     """Open the runs that the settings name, execute them concurrently, and report how they ended."""
-    return execute_all(open_together(specs, environ=os.environ, notice=notice, ask=_ask))
+    opened = open_together(specs, environ=os.environ, notice=notice, ask=_ask)
+    return execute_all(opened, view=any(spec.view for spec in specs))
 
 
-def execute_all(opened: Sequence[Opened[MemoryWorkload]]) -> int:
-    """Execute opened runs concurrently in the foreground; the exit code."""
+def execute_all(opened: Sequence[Opened[MemoryWorkload]], *, view: bool = False) -> int:
+    """Execute opened runs concurrently in the foreground; the exit code. ``view``: they can be looked at in a browser meanwhile."""
     quiet = all(each.workload.options.quiet for each in opened)
     if not quiet:
         for each in opened:
             _print_head(each)
     with forks_for(*(each.workload for each in opened)) as forks:
-        results = run_on_loop(_executed(opened, forks, quiet=quiet))
+        results = run_on_loop(_executed(opened, forks, quiet=quiet, beside=view))
     codes = []
     for each, result in zip(opened, results, strict=True):
         _print_result(each, result)
@@ -163,7 +165,7 @@ def execute_all(opened: Sequence[Opened[MemoryWorkload]]) -> int:
 
 
 async def _executed(
-    opened: Sequence[Opened[MemoryWorkload]], forks: ForkServer | None, *, quiet: bool
+    opened: Sequence[Opened[MemoryWorkload]], forks: ForkServer | None, *, quiet: bool, beside: bool
 ) -> list[RunResult]:
     controls = [Controls() for _ in opened]
     quiet = quiet or any(each["agent"] == HUMAN for one in opened for each in one.workload.spec["sessions"])
@@ -179,8 +181,9 @@ async def _executed(
 
     showing = asyncio.ensure_future(view.show())
     try:
-        with stopped_by_signals(controls, "messages in flight are answered first"):
-            ended = await asyncio.gather(*map(executed, opened, controls), return_exceptions=True)
+        async with viewer_beside([each.folder for each in opened], wanted=beside):
+            with stopped_by_signals(controls, "messages in flight are answered first"):
+                ended = await asyncio.gather(*map(executed, opened, controls), return_exceptions=True)
     finally:
         showing.cancel()
         await asyncio.gather(showing, return_exceptions=True)
@@ -219,6 +222,7 @@ def _print_head(opened: Opened[MemoryWorkload]) -> None:
     out().print_line(
         f"{opened.folder.name}: {counted(len(benchmark.definitions), 'test')}, {span}; {agents}",
     )
+    out().print_line(view_line(opened.folder))
 
 
 def _print_unscored(opened: Opened[MemoryWorkload], records: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,1 @@
+"""Runs in a browser, beside the commands that execute them."""

@@ -1,0 +1,408 @@
+"""The conversation of an attempt, a page of steps at a time: who said what, and each tool call together with its result.
+
+A model step holds only the messages that no earlier step holds, so a page needs no other steps than its own. No value is unpacked beyond
+what a page can show: of a larger one the beginning is shown, and where all of it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from manyhands.agents.task import CLOCK
+from manyhands.agents.trajectory import MODEL, TOOL, TOOLS, as_text
+from manyhands.core.jsonio import loads
+from manyhands.core.messages import text_of
+from manyhands.engine.contract import RecordedStep
+from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser, StepOutline, Value
+from manyhands.engine.journal.records import DamagedBlob
+
+PAGE = 50
+"""Steps of a page, about: it ends before a model step, so that calls stand together with their results."""
+_MAX_BEHIND = 30
+"""Further steps that are looked at for such an end."""
+MAX_VALUE = 4 << 20
+"""Bytes of JSON of a request or an output up to which it is unpacked."""
+_MAX_VALUES = 16 << 20
+"""The same of all values of a page together; beyond it only small ones are unpacked."""
+_SMALL = 1 << 16
+MAX_TEXT = 64_000
+"""Characters of one text on a page."""
+MAX_PAGE = 1_200_000
+"""Characters of all texts of a page, about. What comes behind is cut to a few lines."""
+_MIN_TEXT = 300
+Describe = Callable[[RecordedStep], Iterable[tuple[str, str]]]
+"""A step for people: pairs of a label and text."""
+
+
+@dataclass(slots=True)
+class ShownText:
+    """A text, or the beginning of one."""
+
+    text: str
+    left_out: int = 0
+    """Characters behind it that are not shown; -1 if nobody counted them."""
+    path: str = ""
+    """Where all of it is in its step, as ``output/message/content``; empty: nowhere in particular."""
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+
+@dataclass(slots=True)
+class ShownResult:
+    """What a tool call came to."""
+
+    text: ShownText
+    failed: bool
+    step: int
+    """The id of the step that holds it."""
+    seconds: float | None
+    exit_code: int | None = None
+    """Of a command."""
+
+
+@dataclass(slots=True)
+class ShownCall:
+    """A tool call with its result."""
+
+    name: str
+    arguments: ShownText
+    result: ShownResult | None
+    """None if none was recorded (yet)."""
+    call_id: str = ""
+
+
+@dataclass(slots=True)
+class ShownMessage:
+    """A message of a conversation."""
+
+    role: str
+    text: ShownText
+    note: str = ""
+    """Where it comes from, if not from whom the role says."""
+    reasoning: ShownText = field(default_factory=lambda: ShownText(""))
+    is_encrypted: bool = False
+    """Whether there was reasoning of which only a signature came."""
+    calls: Sequence[ShownCall] = ()
+    images: Sequence[str] = ()
+    """The addresses of images in it."""
+
+
+@dataclass(slots=True)
+class ShownStep:
+    """A step as a page shows it."""
+
+    id: int
+    address: str
+    scope: str
+    kind: str
+    at: float
+    """Seconds since 1970 UTC, when it began."""
+    seconds: float
+    usage: Mapping[str, Any]
+    messages: Sequence[ShownMessage] = ()
+    labelled: Sequence[tuple[str, ShownText]] = ()
+    """Of a step that is no part of a conversation: texts with their labels."""
+    model: str | None = None
+    finish_reason: str | None = None
+    problem: str | None = None
+    """Why it can't be shown as what it is."""
+    request_bytes: int = 0
+    output_bytes: int = 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a tool call of it failed."""
+        calls = (call for message in self.messages for call in message.calls)
+        return any(call.result is not None and call.result.failed for call in calls)
+
+
+@dataclass(slots=True)
+class ConversationPage:
+    """Steps of an attempt."""
+
+    steps: list[ShownStep]
+    """Without readings of the clock, which say nothing to people."""
+    first: int
+    """The number of its first step in the attempt, from 1; 0 if there is none."""
+    count: int
+    """Steps of the attempt."""
+    behind: int | None
+    """The id of the step behind which the next page begins; None on the last one."""
+    before: int | None
+    """The id of the first step of the page before; None on the first one."""
+
+
+class ConversationReader:
+    """Reads the steps of one attempt for one page."""
+
+    def __init__(
+        self, reader: JournalBrowser, item: int, attempt: int, describe: Describe, *, most: int = MAX_PAGE
+    ) -> None:
+        """``describe``: of steps that are no part of a conversation. ``most``: characters of all texts, about."""
+        self._reader = reader
+        self._item = item
+        self._attempt = attempt
+        self._describe = describe
+        self._left = most
+        self._left_to_unpack = _MAX_VALUES
+
+    def page(self, start: int = 0) -> ConversationPage:
+        """The page that begins with the step of that id, or with the next one that there is."""
+        reader, item, attempt = self._reader, self._item, self._attempt
+        count = reader.step_count(item, attempt)
+        outline = reader.outline(item, attempt, start - 1, PAGE + _MAX_BEHIND)
+        end = _end(outline)
+        shown, more = outline[:end], len(outline) > end
+        if not shown:
+            return ConversationPage([], 0, count, None, None)
+        earlier = reader.outline_before(item, attempt, shown[0].id, PAGE)
+        first = 1 + reader.steps_before(item, attempt, shown[0].id)
+        steps = self._shown(shown)
+        return ConversationPage(
+            steps, first, count, shown[-1].id + 1 if more else None, earlier[0].id if earlier else None
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for further texts, so that they are cut to a few lines."""
+        return self._left <= 0
+
+    def one(self, outline: StepOutline) -> ShownStep:
+        """A step by itself."""
+        return self._shown([outline])[0]
+
+    def _shown(self, outlines: Sequence[StepOutline]) -> list[ShownStep]:
+        results: dict[tuple[str, int], ShownResult] = {}
+        values = {each.id: self._values(each) for each in outlines}
+        turns = {f"{each.scope}/{each.seq}" for each in outlines if each.kind == MODEL}
+        told: set[int] = set()
+        for each in outlines:
+            request, output = values[each.id]
+            if each.kind in (TOOL, TOOLS) and isinstance(request, dict) and request.get("turn") in turns:
+                with suppress(*UNREADABLE):
+                    results.update(self._results(each, request, output))
+                    told.add(each.id)
+        return [
+            self._step(each, values[each.id], results)
+            for each in outlines
+            if each.id not in told and each.kind != CLOCK
+        ]
+
+    def _values(self, outline: StepOutline) -> tuple[Any, Any]:
+        return self._value(outline.id, "request"), self._value(outline.id, "output")
+
+    def _value(self, step: int, name: Value) -> Any:
+        """A value, or what is known of one that is too large or damaged."""
+        try:
+            limit = min(MAX_VALUE, max(_SMALL, self._left_to_unpack))
+            data, complete = self._reader.value_beginning(step, name, limit)
+            self._left_to_unpack -= len(data)
+            if not complete:
+                return _Large(data[: 4 * MAX_TEXT].decode("utf-8", "replace")[:MAX_TEXT], "")
+            return loads(data)
+        except (DamagedBlob, ValueError) as error:
+            return _Large("", str(error))
+
+    def _results(
+        self, outline: StepOutline, request: Mapping[str, Any], output: Any
+    ) -> Iterator[tuple[tuple[str, int], ShownResult]]:
+        calls = request["calls"] if outline.kind == TOOLS else [request["call"]]
+        alone = outline.finished_at - outline.started_at if len(calls) == 1 else None
+        for place, call in enumerate(calls):
+            path = f"output/results/{place}/content" if outline.kind == TOOLS else "output/content"
+            if isinstance(output, _Large):
+                text = output.text if len(calls) == 1 else ""
+                result = ShownResult(ShownText(text, -1, "output"), False, outline.id, alone)
+            else:
+                record = output["results"][place] if outline.kind == TOOLS else output
+                result = self._result(record, path, outline.id, alone)
+            yield (request["turn"], call["index"]), result
+
+    def _result(self, record: Mapping[str, Any], path: str, step: int, seconds: float | None) -> ShownResult:
+        content, code = record.get("content"), None
+        if isinstance(content, dict):
+            code = content.get("exit_code") if isinstance(content.get("exit_code"), int) else None
+            if set(content) <= {"output", "exit_code", "error"} and content.get("error") in (None, ""):
+                content, path = content.get("output") or "", f"{path}/output"
+        failed = bool(record.get("failed")) or code not in (None, 0)
+        return ShownResult(self._text(as_text(content), path), failed, step, seconds, code)
+
+    def _step(
+        self, outline: StepOutline, values: tuple[Any, Any], results: Mapping[tuple[str, int], ShownResult]
+    ) -> ShownStep:
+        request, output = values
+        step = ShownStep(
+            outline.id,
+            outline.address,
+            outline.scope,
+            outline.kind,
+            outline.started_at,
+            outline.finished_at - outline.started_at,
+            outline.usage,
+            request_bytes=outline.request_bytes,
+            output_bytes=outline.output_bytes,
+        )
+        large = [(name, each) for name, each in (("request", request), ("output", output)) if isinstance(each, _Large)]
+        if large:
+            step.problem = next((each.problem for _, each in large if each.problem), None)
+            step.labelled = [(name, self._large(each, name)) for name, each in large]
+            return step
+        try:
+            self._fill(step, outline, request, output, results)
+        except UNREADABLE as error:
+            step.problem = f"this version of the program does not know steps of this form ({error!r})"
+            step.labelled = [
+                ("request", self._text(as_text(request), "request")),
+                ("output", self._text(as_text(output), "output")),
+            ]
+        return step
+
+    def _large(self, value: _Large, name: str) -> ShownText:
+        return ShownText(value.text, -1, name)
+
+    def _fill(
+        self,
+        step: ShownStep,
+        outline: StepOutline,
+        request: Any,
+        output: Any,
+        results: Mapping[tuple[str, int], ShownResult],
+    ) -> None:
+        if outline.kind == MODEL and isinstance(request, dict) and "added" in request:
+            step.messages = [*self._model_step(request, output, f"{outline.scope}/{outline.seq}", results, outline.id)]
+            extra = output.get("extra") or {}
+            step.model = extra.get("model") or (request.get("settings") or {}).get("model")
+            step.finish_reason = output.get("finish_reason")
+            return
+        if outline.kind in (TOOL, TOOLS) and isinstance(request, dict) and "turn" in request:
+            found = dict(self._results(outline, request, output))
+            calls = request["calls"] if outline.kind == TOOLS else [request["call"]]
+            shown = [
+                ShownCall(
+                    str(call.get("name")),
+                    self._text(as_text(call.get("arguments")), ""),
+                    found[(request["turn"], call["index"])],
+                )
+                for call in calls
+            ]
+            step.messages = [ShownMessage("tool", ShownText(""), calls=shown)]
+            return
+        recorded = RecordedStep(
+            self._attempt,
+            outline.scope,
+            outline.seq,
+            outline.kind,
+            request,
+            output,
+            outline.started_at,
+            outline.finished_at,
+            outline.usage,
+        )
+        step.labelled = [(label, self._text(text, "")) for label, text in self._describe(recorded)]
+
+    def _model_step(
+        self,
+        request: Mapping[str, Any],
+        output: Mapping[str, Any],
+        turn: str,
+        results: Mapping[tuple[str, int], ShownResult],
+        step: int,
+    ) -> Iterator[ShownMessage]:
+        for number, message in enumerate(request["added"]):
+            note = "given" if "_given" in message else ""
+            if "_synthetic" in message:
+                note = f"by this program: {message['_synthetic']}"
+            yield self._message(message, f"request/added/{number}", note, {}, turn)
+        if "overflow" in output:
+            yield ShownMessage("overflow", self._text(str(output["overflow"]), "output/overflow"))
+        message = output.get("message")
+        if message is None:
+            return
+        refused = {
+            (turn, int(index)): ShownResult(self._text(str(reason), ""), True, step, None)
+            for index, reason in (output.get("refused") or {}).items()
+        }
+        note = "not kept" if output.get("dropped") else ""
+        yield self._message(message, "output/message", note, {**results, **refused}, turn)
+
+    def _message(
+        self,
+        message: Mapping[str, Any],
+        path: str,
+        note: str,
+        results: Mapping[tuple[str, int], ShownResult],
+        turn: str,
+    ) -> ShownMessage:
+        content = message.get("content")
+        text = self._text(text_of(content), f"{path}/content" if isinstance(content, str) else "")
+        reasoning = message.get("reasoning")
+        shown = ShownMessage(str(message.get("role")), text, note)
+        shown.reasoning = self._text(str(reasoning or ""), f"{path}/reasoning")
+        shown.is_encrypted = not reasoning and bool(message.get("reasoning_details"))
+        shown.calls = [
+            self._call(call, f"{path}/tool_calls/{index}", results.get((turn, index)))
+            for index, call in enumerate(message.get("tool_calls") or ())
+        ]
+        shown.images = [*_images(content)]
+        return shown
+
+    def _call(self, call: Mapping[str, Any], path: str, result: ShownResult | None) -> ShownCall:
+        function = call.get("function") or {}
+        arguments = self._text(as_text(function.get("arguments")), f"{path}/function/arguments")
+        return ShownCall(str(function.get("name")), arguments, result, str(call.get("id") or ""))
+
+    def _text(self, text: str, path: str) -> ShownText:
+        """A text, cut to what there is room for."""
+        room = min(MAX_TEXT, max(_MIN_TEXT, self._left))
+        shown = text[:room]
+        self._left -= len(shown)
+        return ShownText(shown, len(text) - len(shown), path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """In the place of a value that is not unpacked."""
+
+    text: str
+    """Its beginning."""
+    problem: str
+    """Why it can't be; empty: it is too large."""
+
+
+def value_at(value: Any, path: Sequence[str]) -> Any:
+    """What is at a path in a JSON value. Raises KeyError if nothing is."""
+    for name in path:
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            raise KeyError(name)
+    return value
+
+
+def step_label(step: ShownStep) -> str:
+    """A step in a word or two, for an outline."""
+    calls = [call.name for message in step.messages for call in message.calls]
+    if calls:
+        return ", ".join(calls[:3]) + ("…" if len(calls) > 3 else "")
+    roles = [message.role for message in step.messages]
+    return roles[-1] if roles else step.labelled[0][0] if step.labelled else step.kind
+
+
+def _end(outline: Sequence[StepOutline]) -> int:
+    """How many steps a page takes: it ends before a model step."""
+    if len(outline) <= PAGE:
+        return len(outline)
+    return next((n for n in range(PAGE, len(outline)) if outline[n].kind == MODEL), PAGE)
+
+
+def _images(content: Any) -> Iterator[str]:
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and part.get("type") == "image_url":
+            image = part.get("image_url")
+            yield str(image.get("url") if isinstance(image, dict) else image)
