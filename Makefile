@@ -1,4 +1,4 @@
-# make demo        30 prompts become trajectories, with a simulated model (no key, no cost)
+# make demo        30 prompts become trajectories, with a simulated model (no key, no cost); then a small run of each other kind
 # make test        format, lint, types, import contract, links of the documentation, all tests
 # make slow-test   the tests that make test leaves out because they take longer, and ten times as many examples
 # make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
@@ -8,6 +8,7 @@
 # make compat-test DIR=…  whether the eval files of a tree load, run and score as their baselines say (see docs/agentv.md)
 # make bench       what the engine costs, as ratios measured in one run
 # make docs        the documentation as a site, in site/
+# make pictures    the pictures of the documentation, made anew from real runs (needs Chromium)
 VENV ?= .venv
 BIN := $(VENV)/bin
 N ?= 100
@@ -24,7 +25,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Warnings are errors: a link that leads nowhere, a page that is missing in the navigation. Everything is read anew, to find them again.
 SPHINX = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --conf-dir docs --doctree-dir build/doctrees
 
-.PHONY: demo test lint tests slow-test attack-test crash-test interop-test oracle-test compat-test bench docs format clean
+.PHONY: demo test lint tests slow-test attack-test crash-test interop-test oracle-test compat-test bench docs pictures format clean
 
 demo:
 	@VENV=$(VENV) tools/setup demo
@@ -81,6 +82,11 @@ docs:
 	@VENV=$(VENV) tools/setup dev
 	$(SPHINX) -b html . site
 	@echo "site/index.html"
+
+pictures:
+	@VENV=$(VENV) tools/setup dev
+	$(BIN)/python tools/picture.py
+	$(BIN)/python tools/screenshots.py
 
 format:
 	@VENV=$(VENV) tools/setup dev

@@ -13,7 +13,15 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 NAVIGATION = {
-    "Start": ["docs/installation", "docs/quickstart", "docs/operating", "docs/models", "docs/providers", "docs/README"],
+    "Start": [
+        "docs/installation",
+        "docs/quickstart",
+        "docs/viewer",
+        "docs/operating",
+        "docs/models",
+        "docs/providers",
+        "docs/README",
+    ],
     "Trajectories": ["docs/trajectories", "docs/tools", "docs/sandboxes", "docs/reference/trajectory-files"],
     "CSV jobs": ["docs/csv-jobs", "docs/job-stages", "docs/job-workers", "docs/mcp", "docs/reference/job-tools"],
     "Evaluations": [

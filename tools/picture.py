@@ -35,7 +35,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "images" / "run.svg"
-COLUMNS, LINES = 98, 18
+COLUMNS, LINES = 98, 19
 BATCH = "manyhands batch examples/prompts.jsonl --model simulated --simulated_latency 1"
 RESUME = "manyhands resume"
 ENDING = "manyhands status"
