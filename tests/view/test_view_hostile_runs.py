@@ -193,6 +193,7 @@ def test_every_item_shows_its_texts_as_texts(view: View) -> None:
         looked_at(view, (f"/runs/{run}/items/{number}?tab={tab}" for number in range(4, len(GROUPS) + 1)))
 
 
+@pytest.mark.slow
 def test_twins_are_json(view: View) -> None:
     for address in pages_of(view, (3,)):
         got = view.get(f"{address}{'&' if '?' in address else '?'}format=json")
@@ -211,6 +212,7 @@ def test_a_text_in_the_address_is_text_on_the_page(view: View, place: str) -> No
         assert Markup(got.text).wrong == set(), address
 
 
+@pytest.mark.slow
 def test_a_text_as_a_filter_is_text_on_the_page(view: View) -> None:
     run = run_ids(view)["steps-0"]
     for text in TEXTS[::40]:
@@ -311,6 +313,7 @@ def watched(view: View) -> Iterator[Watched]:
         yield made
 
 
+@pytest.mark.slow
 def test_nothing_runs_in_a_browser(view: View, watched: Watched) -> None:
     for address in pages_of(view, (1, 14), TABS[:2]):
         watched.look(address)

@@ -255,6 +255,7 @@ def test_a_report_of_every_workload(runs: dict[str, Path]) -> None:
         assert {"items", "conversations"} <= set(ids(page))
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(runs: dict[str, Path], tmp_path: Path) -> None:
     program = "import sys; from manyhands.cli.main import main; sys.exit(main(sys.argv[1:]))"
     for name in ("b1", "e1", "small"):

@@ -225,6 +225,7 @@ def test_a_damaged_index_is_made_again(tmp_path: Path, index_dir: Path, damage: 
     check(folder, index_dir)
 
 
+@pytest.mark.slow
 def test_a_builder_that_is_killed_leaves_nothing_wrong(tmp_path: Path, index_dir: Path) -> None:
     folder, chosen = tmp_path / "run", random.Random(5)
     made({"folder": str(folder), "items": 3_000})
