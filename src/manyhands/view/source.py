@@ -18,7 +18,7 @@ from manyhands.core.errors import ManyhandsError, RunError, StorageError, UserEr
 from manyhands.core.jsonio import line
 from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser
 from manyhands.engine.journal.database import connect
-from manyhands.engine.journal.reader import JOURNAL
+from manyhands.engine.journal.reader import JOURNAL, run_id_of
 from manyhands.runs.folders import find_runs
 from manyhands.runs.summaries import RunSummary, run_summary
 
@@ -143,10 +143,17 @@ class Runs:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _is_still_there(self, folder: Path) -> bool:
-        """Whether the journal in a folder is the file that was looked at: folders may be moved, and others take their places."""
+        """Whether the journal in a folder is that of the run that was looked at: folders may be moved, and others take their places."""
         known = self._known.get(folder)
-        signature = _signature(folder)
-        return known is not None and known[0][2] == signature[2] != 0 and os.path.isfile(folder / JOURNAL)
+        if known is None or not os.path.isfile(folder / JOURNAL):
+            return False
+        signature, run = known
+        if signature == _signature(folder):
+            return True
+        try:
+            return run.summary is not None and run_id_of(folder) == run.summary["run_id"]
+        except ManyhandsError:
+            return True  # whoever reads it says what is wrong
 
     def _run_folders(self) -> Iterator[Path]:
         seen = set()

@@ -29,10 +29,10 @@ _PART = 1 << 16
 """Bytes of a value that are given at once."""
 _READ = 1 << 22
 """Bytes of a value, as it is stored, that are read at once: no read lasts while somebody takes in what it found."""
-MAX_ROW_BYTES, MAX_ROWS_BYTES = 64 << 20, 128 << 20
+MAX_ROW_BYTES, MAX_ROWS_BYTES = 32 << 20, 64 << 20
 """Bytes of JSON that an item may hold to be shown, and all items of a page. A few bytes in the file may be very many."""
-_MAX_USAGE = 1 << 12
-"""Bytes of a step's usage, as it is stored."""
+_MAX_USAGE = 1 << 10
+"""Bytes of a step's usage, as it is stored: it is never so long that it is compressed."""
 _PAYLOAD, _RECORD = 2, 10
 """Where they are in a row of items."""
 _LAST_SECOND = 253402300799.0
@@ -162,7 +162,7 @@ class JournalBrowser(JournalReader):
         found = dict.fromkeys(item_numbers, ZERO)
         for number, usage in self._all("usage_of_items", line(list(item_numbers))):
             with suppress(*UNREADABLE):
-                found[number] += Usage.from_json(unpack(usage))
+                found[number] += _read_usage(usage)
         return found
 
     def failure_causes(self) -> list[CauseOfFailures]:
@@ -204,9 +204,9 @@ class JournalBrowser(JournalReader):
         row = self._one("step_by_id", step_id)
         if row is None:
             return None
-        number, *values = row
+        number, *values, usage = row
         try:
-            return number, read_step(values)
+            return number, read_step([*values, usage if _is_usage(usage) else None])
         except DamagedBlob as error:
             raise DamagedBlob(f"{self._path}: step {step_id}: {error}") from error
 
@@ -372,11 +372,23 @@ def _unpacked_bytes(blobs: Iterable[Any], limit: int) -> int:
     return total
 
 
+def _is_usage(blob: bytes | None) -> bool:
+    """Whether a blob is as small as any usage; nothing is."""
+    return blob is None or (len(blob) <= _MAX_USAGE and blob[:1] != b"z")
+
+
+def _read_usage(blob: bytes) -> Usage:
+    """A step's usage. Raises DamagedBlob for what is none, and what else ``UNREADABLE`` names."""
+    if not _is_usage(blob):
+        raise DamagedBlob("it is no usage of a step")
+    return Usage.from_json(unpack(blob))
+
+
 def _usage(blob: bytes | None) -> Mapping[str, Any]:
     """What a step used; nothing where that can't be read."""
     with suppress(*UNREADABLE):
-        if blob and len(blob) <= _MAX_USAGE:
-            found = Usage.from_json(unpack(blob)).to_json()
+        if blob:
+            found = _read_usage(blob).to_json()
             return found if all(isinstance(each, (int, float)) for each in found.values()) else {}
     return {}
 

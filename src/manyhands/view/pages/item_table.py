@@ -60,6 +60,8 @@ RANGES = {"score": "Score", "cost": "Cost, US dollars", "tokens": "Tokens", "tur
 _NOT_FILTERS = frozenset({"page", "at", "columns", "format", "as", "item"})
 _OTHER_NAMES = {"detail": "why"}
 _MAX_FACET = 20
+_LAST_PLACE = 1 << 62
+"""Behind every position."""
 _MAX_LABEL, _MAX_KEY = 300, 1000
 """Characters of a label, a reason or a value of a filter, and of a key."""
 
@@ -224,7 +226,7 @@ def found_items(
         page = index.page(filters, cursor, limit)
         return reader.items_of(page.numbers), page.previous, page.next
     state, why = next(iter(filters.states), None), next(iter(filters.details), None)
-    place = -1 if cursor is None or cursor.value is None else int(cursor.value)
+    place = -1 if cursor is None or cursor.value is None else int(max(-1, min(cursor.value, _LAST_PLACE)))
     if cursor is not None and cursor.side == "before":
         rows = reader.items_before(place, limit + 1, state=state, detail=why)
         more, rows = len(rows) > limit, rows[-limit:]

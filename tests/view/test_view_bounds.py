@@ -1,0 +1,203 @@
+"""Journals and addresses that ask too much of the viewer: a few bytes that unpack to very many, deep JSON, pipes, another run in a run's
+place, very many who listen."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import socket
+import sqlite3
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from time import monotonic
+from urllib.parse import urlsplit
+
+import pytest
+
+from manyhands.view.live import MAX_LISTENERS
+from tests.support.engine_runs import perform_steps_run
+from tests.support.served_views import Got, View, viewed
+
+MEGABYTES = 300
+"""That a bomb unpacks to."""
+SECONDS = 15.0
+"""For a page: more than enough on a machine that does other things."""
+TABS = ("conversation", "result", "timeline", "attempts", "raw")
+
+
+def bomb() -> bytes:
+    """A blob of the journal: a JSON text of nothing but one letter."""
+    packer, letters = zlib.compressobj(9), b"a" * (1 << 20)
+    parts = [packer.compress(b'"'), *(packer.compress(letters) for _ in range(MEGABYTES)), packer.compress(b'"')]
+    return b"".join([b"z", *parts, packer.flush()])
+
+
+def changed(run: Path, query: str, *values: object) -> None:
+    """Write something into a journal that nobody executes."""
+    with closing(sqlite3.connect(run / "run.db")) as connection:
+        connection.execute(query, values)
+        connection.commit()
+
+
+def make(folder: Path, name: str) -> Path:
+    perform_steps_run(folder / name, {"items": 3, "steps": 2, "execution": {"executor": "local"}})
+    return folder / name
+
+
+def quick(view: View, address: str) -> Got:
+    began = monotonic()
+    got = view.get(address)
+    assert monotonic() - began < SECONDS, address
+    return got
+
+
+def ids_of(view: View) -> dict[str, str]:
+    return {run["run"]: run.get("run_id", "") for run in json.loads(view.get("/?format=json").body)["runs"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("runs")
+    run, blob = make(found, "bombs"), bomb()
+    assert len(blob) < MEGABYTES << 11
+    changed(run, "UPDATE steps SET output = ? WHERE item = 1", blob)
+    changed(run, "UPDATE items SET record = ? WHERE number = 2", blob)
+    changed(run, "UPDATE steps SET usage = ? WHERE item = 3", blob)
+    run, deep = make(found, "deep"), b"j" + b"[" * 900 + b"]" * 900
+    changed(run, "UPDATE items SET record = ? WHERE number = 1", deep)
+    changed(run, "UPDATE steps SET request = ? WHERE item = 1", deep)
+    run = make(found, "pipes")
+    for name in ("summary.json", "run.lock", "part_0.jsonl"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    for name in ("pipe", "loop", "zero"):
+        (found / name).mkdir()
+    os.mkfifo(found / "pipe" / "run.db")
+    (found / "loop" / "run.db").symlink_to("run.db")
+    (found / "zero" / "run.db").symlink_to("/dev/zero")
+    return found
+
+
+@pytest.fixture(scope="module")
+def view(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
+    with viewed([folder], tmp_path_factory.mktemp("cache"), has_index=False) as found:
+        yield found
+
+
+def test_a_few_bytes_do_not_become_very_many(view: View) -> None:
+    run = ids_of(view)["bombs"]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    addresses = [f"/runs/{run}", f"/runs/{run}/items", f"/runs/{run}/items?format=json", f"/runs/{run}/export?as=jsonl"]
+    addresses += [f"/runs/{run}/items/{number}?tab={tab}" for number in (1, 2, 3) for tab in TABS]
+    addresses += [
+        f"/difference?a={run}:1&b={run}:3",
+        f"/runs/{run}/steps/1/json",
+        f"/runs/{run}/steps/1/text?path=output",
+    ]
+    for address in addresses:
+        got = quick(view, address)
+        assert (got.status, len(got.body) <= 5 << 20) == (200, True), address
+    assert quick(view, f"/runs/{run}/steps/1/text?path=output/x").status == 400
+    assert quick(view, f"/runs/{run}/steps/1/text?path=output&from=300000000").body.startswith(b"aaa")
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+    assert grown < MEGABYTES, f"{grown} MB more"
+
+
+def test_an_item_that_is_too_large_says_so(view: View) -> None:
+    run = ids_of(view)["bombs"]
+    assert "too large to be shown" in quick(view, f"/runs/{run}/items").text
+
+
+def test_json_that_is_too_deep_is_one_line(view: View) -> None:
+    run = ids_of(view)["deep"]
+    for tab in TABS:
+        assert quick(view, f"/runs/{run}/items/1?tab={tab}").status == 200
+        twin = quick(view, f"/runs/{run}/items/1?tab={tab}&format=json")
+        assert twin.status == 200 or json.loads(twin.body) == {"error": "it holds JSON that is nested too deeply"}
+    assert quick(view, f"/runs/{run}/steps/1/text?path=request/0/0").status == 200
+
+
+def test_pipes_and_links_to_nowhere_keep_nobody_waiting(view: View) -> None:
+    ids = ids_of(view)
+    assert (ids["pipe"], ids["loop"], ids["zero"]) == ("", "", "")
+    for address in ("", "/items", "/items/1?tab=result"):
+        assert quick(view, f"/runs/{ids['pipes']}{address}").status == 200
+
+
+def test_a_run_in_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    shown = make(tmp_path / "runs", "shown")
+    other = make(tmp_path, "other")
+    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+        old = ids_of(view)["shown"]
+        assert view.get(f"/runs/{old}/items/1").status == 200
+        shutil.rmtree(shown)
+        shutil.copytree(other, shown)
+        for address in ("", "/items", "/items/1", "/steps/1/json", "/steps/1/download"):
+            assert view.get(f"/runs/{old}{address}").status == 404, address
+        new = ids_of(view)["shown"]
+        assert new != old
+        assert view.get(f"/runs/{new}").status == 200
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "page=after:9999999999999999999:1",
+        "page=before:-1:0",
+        "page=at:nan",
+        "page=at:1e308",
+        "page=at:-1e308",
+        "page=after:1:999999999999999",
+        "at=999999999999999999",
+        "at=-1",
+        "sort=-score&page=after::3",
+        "columns=" + ",".join(map(str, range(1500))),
+        "&".join(f"label=a{number}%3Db" for number in range(400)),
+        "&".join(f"state=x{number}" for number in range(700)),
+        "score_min=1e400",
+        "text=" + "%22" * 900,
+        "text=" + "*" * 2000,
+    ],
+)
+def test_absurd_addresses_get_a_page(view: View, query: str) -> None:
+    run = ids_of(view)["pipes"]
+    got = quick(view, f"/runs/{run}/items?{query}")
+    assert got.status == 200
+    assert len(got.body) < 200_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../server.py",
+        "%2e%2e/server.py",
+        "vendor/../app.js",
+        "vendor%2f..%2f..%2fserver.py",
+        "app.js%00",
+        ".",
+        "/etc/passwd",
+    ],
+)
+def test_assets_are_those_of_the_viewer(view: View, path: str) -> None:
+    assert view.get(f"/assets/{path}").status == 404
+
+
+def test_no_more_than_some_can_listen(view: View) -> None:
+    host, _, port = urlsplit(view.base).netloc.partition(":")
+    request = f"GET /events HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {view.cookie}\r\n\r\n".encode()
+    answers: Counter[bytes] = Counter()
+    with ExitStack() as stack:
+        asking = [
+            stack.enter_context(socket.create_connection((host, int(port)), SECONDS)) for _ in range(MAX_LISTENERS + 40)
+        ]
+        for connection in asking:
+            connection.sendall(request)
+        for connection in asking:
+            answers[connection.recv(12)] += 1
+        assert view.get("/").status == 200
+    assert answers == {b"HTTP/1.1 200": MAX_LISTENERS, b"HTTP/1.1 503": 40}
