@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse, RemoteDisconnected
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,13 +45,19 @@ class View:
 
     def get(self, target: str) -> Got:
         """What a GET of a path with its query is answered."""
-        self._connection.request("GET", target, headers={"Cookie": self.cookie})
-        answer = self._connection.getresponse()
+        try:
+            answer = self._answer(target)
+        except RemoteDisconnected:  # it has waited for too long; the next request connects again
+            answer = self._answer(target)
         headers = {name.lower(): value for name, value in answer.getheaders()}
         return Got(answer.status, headers, answer.read())
 
     def close(self) -> None:
         self._connection.close()
+
+    def _answer(self, target: str) -> HTTPResponse:
+        self._connection.request("GET", target, headers={"Cookie": self.cookie})
+        return self._connection.getresponse()
 
 
 @contextmanager
