@@ -333,10 +333,11 @@ def test_the_item_beside_the_table_is_text_too(view: View, watched: Watched) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_nothing_runs_on_any_page(tmp_path: Path) -> None:
-    made = hostile_runs(tmp_path, 2, is_every=True)
+    made = hostile_runs(tmp_path, 1, is_every=True)
     with viewed([made[0].parent], tmp_path / "cache") as view, browsing(view) as watched:
         for address in pages_of(view, range(1, len(GROUPS) + 1)):
             watched.look(address)
-        seen, wrong = crawled(view, most=50)
-        assert (watched.wrong, wrong) == ([], [])
-        assert len(seen) > 1000
+        assert watched.wrong == []
+        seen, wrong = crawled(view, most=3)
+        assert wrong == []
+        assert len(seen) > 300
