@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from time import monotonic, time
 
 from aiohttp import web
@@ -90,7 +91,8 @@ class Live:
                 with suppress(asyncio.CancelledError):
                     await watched.task
             for queue in watched.listeners:
-                queue.put_nowait(None)
+                with suppress(asyncio.QueueFull):
+                    queue.put_nowait(None)
 
     async def send(self, request: web.Request, name: str) -> web.StreamResponse:
         """Answer a page that listens to a run, by its ``run_id``, or to all runs (an empty name), until it goes away."""
@@ -199,14 +201,23 @@ class _Looker:
         self._going_on: set[int] = set()
         """Items with new steps that have not been sent, as they have not ended."""
         self._looks = 0
+        self._lock = Lock()
+        self._is_closed = False
         self.tick = TICK
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        """Wait for a look that goes on, and look no more."""
+        with self._lock:
+            self._is_closed = True
+            if self._reader is not None:
+                self._reader.close()
 
     def look(self, *, is_new: bool) -> tuple[list[Event], bool]:
         """What to send, and whether the run has ended. ``is_new``: whether somebody has begun to listen."""
+        with self._lock:
+            return ([], True) if self._is_closed else self._look(is_new=is_new)
+
+    def _look(self, *, is_new: bool) -> tuple[list[Event], bool]:
         if self._reader is None:
             self._reader = self._runs.open(self._run_id, any_thread=True)
             self.tick = TICK if self._reader.hinders_nobody() else SLOW_TICK

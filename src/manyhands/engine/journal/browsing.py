@@ -23,6 +23,8 @@ from manyhands.engine.journal.database import queries, storage_errors
 from manyhands.engine.journal.reader import JournalReader, RecordedSession, read_step
 from manyhands.engine.journal.records import DamagedBlob, unpack
 
+MAX_QUERY_SECONDS = 1.0
+"""That one query may take, where queries are limited."""
 _INSTRUCTIONS = 2000
 """Of SQLite's virtual machine, between two looks at the time."""
 _PART = 1 << 16
@@ -93,6 +95,7 @@ class JournalBrowser(JournalReader):
 
     def __init__(self, folder: Path, connection: sqlite3.Connection | None = None) -> None:
         super().__init__(folder, connection)
+        self._asked_at = 0.0
         self._connection.text_factory = _text
         self._connection.execute(
             "PRAGMA trusted_schema = OFF"
@@ -100,9 +103,11 @@ class JournalBrowser(JournalReader):
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """Queries inside take no longer than that together, else TooSlow is raised."""
+        """Queries inside take no longer than that together, and each no longer than MAX_QUERY_SECONDS, else TooSlow is raised."""
         end = monotonic() + seconds
-        self._connection.set_progress_handler(lambda: monotonic() > end, _INSTRUCTIONS)
+        self._connection.set_progress_handler(
+            lambda: monotonic() > min(end, self._asked_at + MAX_QUERY_SECONDS), _INSTRUCTIONS
+        )
         try:
             yield
         finally:
@@ -331,6 +336,7 @@ class JournalBrowser(JournalReader):
             raise
 
     def _found(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        self._asked_at = monotonic()
         try:
             with storage_errors(self._path):
                 return self._connection.execute(queries()[query], values).fetchall()
