@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from manyhands.core.errors import ManyhandsError, RunError, StorageError, UserError
 from manyhands.core.jsonio import line
 from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser
-from manyhands.engine.journal.database import connect
 from manyhands.engine.journal.reader import JOURNAL, run_id_of
 from manyhands.runs.folders import find_runs
 from manyhands.runs.summaries import RunSummary, run_summary
@@ -122,10 +121,7 @@ class Runs:
 
     def open(self, run_id: str, *, any_thread: bool = False) -> JournalBrowser:
         """A reader of the run, for one thread, or for several one after the other (``any_thread``). Raises NotFound, RunError."""
-        folder = self.folder(run_id)
-        if not any_thread:
-            return JournalBrowser(folder)
-        return JournalBrowser(folder, connect(folder / JOURNAL, read_only=True, any_thread=True))
+        return JournalBrowser(self.folder(run_id), any_thread=any_thread)
 
     async def read(
         self, run_id: str, look: Callable[[JournalBrowser], _Result], *, seconds: float = MAX_SECONDS

@@ -19,8 +19,8 @@ from manyhands.core.jsonio import line
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import ItemRow, RecordedStep
-from manyhands.engine.journal.database import queries, storage_errors
-from manyhands.engine.journal.reader import JournalReader, RecordedSession, read_step
+from manyhands.engine.journal.database import connect, queries, storage_errors
+from manyhands.engine.journal.reader import JOURNAL, JournalReader, RecordedSession, read_step
 from manyhands.engine.journal.records import DamagedBlob, unpack
 
 MAX_QUERY_SECONDS = 1.0
@@ -42,7 +42,8 @@ _LAST_SECOND = 253402300799.0
 Value = Literal["request", "output"]
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, ImportError)
 """What reading a record raises that is damaged (DamagedBlob is one of them), or of a form that no installed version knows."""
-_OF_OLDER = {"list_sessions": "list_sessions_without_pauses", "working_seconds": "working_seconds_without_pauses"}
+_WITHOUT_PAUSES = ("list_sessions_without_pauses", "working_seconds_without_pauses")
+_OF_OLDER = {query.removesuffix("_without_pauses"): query for query in _WITHOUT_PAUSES}
 """What is asked of a journal of an older version instead."""
 
 
@@ -93,8 +94,9 @@ class JournalBrowser(JournalReader):
     """A reader for people who look around. What a journal of an older version does not have is empty, and bytes that are no text are
     marks in it."""
 
-    def __init__(self, folder: Path, connection: sqlite3.Connection | None = None) -> None:
-        super().__init__(folder, connection)
+    def __init__(self, folder: Path, *, any_thread: bool = False) -> None:
+        """For one thread, or for several one after the other (``any_thread``). Raises RunError."""
+        super().__init__(folder, connect(folder / JOURNAL, read_only=True, any_thread=True) if any_thread else None)
         self._asked_at = 0.0
         self._connection.text_factory = _text
         self._connection.execute(
@@ -117,19 +119,12 @@ class JournalBrowser(JournalReader):
         self, position: int, limit: int, *, state: str | None = None, detail: str | None = None
     ) -> list[ItemRow]:
         """The last items before a position, in order of the input."""
-        return self._all_shown(reversed(self._all("items_in_state_before", position, state, detail, limit)))
-
-    def items_page(
-        self, behind: int, limit: int, *, state: str | None = None, detail: str | None = None
-    ) -> list[ItemRow]:
-        """Items (in a state; with a reason or cause) behind a position, in order of the input."""
-        name = "failed_items_after" if state == "failed" else "items_in_state_after"
-        return self._all_shown(self._all(name, behind, state, detail, limit))
+        return self._rows(reversed(self._all("items_in_state_before", position, state, detail, limit)))
 
     def items_of(self, numbers: Sequence[int]) -> list[ItemRow]:
         """Items by their numbers, in that order; those that there are not are left out. A damaged one is a DamagedRow, as in all pages of
         items."""
-        found = {row.number: row for row in self._all_shown(self._all("items_by_numbers", line(list(numbers))))}
+        found = {row.number: row for row in self._rows(self._all("items_by_numbers", line(list(numbers))))}
         return [found[number] for number in numbers if number in found]
 
     def neighbours(self, row: ItemRow) -> tuple[int | None, int | None, int | None]:
@@ -162,13 +157,11 @@ class JournalBrowser(JournalReader):
     def last_session(self) -> RecordedSession | None:
         return next(iter(self.sessions(1)), None)
 
-    def usage_of_items(self, item_numbers: Sequence[int]) -> dict[int, Usage]:
-        """What the recorded steps of items used, by their numbers. What can't be read is not counted."""
-        found = dict.fromkeys(item_numbers, ZERO)
-        for number, usage in self._all("usage_of_items", line(list(item_numbers))):
-            with suppress(*UNREADABLE):
-                found[number] += _read_usage(usage)
-        return found
+    def _read_usage(self, blob: bytes) -> Usage:
+        """What can't be read is not counted."""
+        with suppress(*UNREADABLE):
+            return _read_usage(blob)
+        return ZERO
 
     def failure_causes(self) -> list[CauseOfFailures]:
         """The failures of the run by its 50 most frequent causes, the most frequent first."""
@@ -294,7 +287,7 @@ class JournalBrowser(JournalReader):
                     return total
         return total
 
-    def _all_shown(self, rows: Iterable[tuple[Any, ...]]) -> list[ItemRow]:
+    def _rows(self, rows: Iterable[tuple[Any, ...]]) -> list[ItemRow]:
         """Rows, of which those that are damaged, or too large beside those before them, are DamagedRows."""
         found: list[ItemRow] = []
         left = MAX_ROWS_BYTES

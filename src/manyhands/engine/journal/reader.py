@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -266,8 +266,7 @@ class JournalReader:
     ) -> list[ItemRow]:
         """Items (in a state; with a reason or cause) behind a position, in order of the input."""
         name = "failed_items_after" if state == "failed" else "items_in_state_after"
-        rows = self._all(name, behind, state, detail, limit)
-        return [self._row(row) for row in rows]
+        return self._rows(self._all(name, behind, state, detail, limit))
 
     def results(self) -> Iterator[ItemResult]:
         """Every item that is still in the input, in its order, streamed."""
@@ -432,8 +431,11 @@ class JournalReader:
         """What the recorded steps of items used, those of abandoned attempts included, by their numbers: found by one query."""
         found = dict.fromkeys(item_numbers, ZERO)
         for number, usage in self._all("usage_of_items", line(list(item_numbers))):
-            found[number] += Usage.from_json(unpack(usage))
+            found[number] += self._read_usage(usage)
         return found
+
+    def _read_usage(self, blob: bytes) -> Usage:
+        return Usage.from_json(unpack(blob))
 
     def working_seconds(self) -> float:
         """How long anyone worked on the run, all sessions together."""
@@ -477,6 +479,9 @@ class JournalReader:
             if row is None or row[-1] == position:
                 return
             position = row[-1]
+
+    def _rows(self, rows: Iterable[tuple[Any, ...]]) -> list[ItemRow]:
+        return [self._row(row) for row in rows]
 
     def _row(self, row: tuple[Any, ...]) -> ItemRow:
         try:
