@@ -14,7 +14,8 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -231,29 +232,46 @@ def _live(base: Path, seconds: int) -> Iterator[Row]:
 
 
 def _slow_down(base: Path, items: int, pairs: int) -> Iterator[Row]:
-    """By how much a run takes longer while three pages listen to it and its index is made."""
-    order, slower = random.Random(1), []
+    """By how much a run takes longer while three pages listen to it and its index is made, and what becomes of its write-ahead log."""
+    order, slower, longer = random.Random(1), [], []
+    gaps: dict[bool, list[float]] = {False: [], True: []}
     for pair in range(pairs):
-        rates = {}
+        rates: dict[bool, float] = {}
+        logs: dict[bool, int] = {}
         for watched in order.sample((False, True), 2):
             folder = base / f"pair-{pair}-{watched}"
-            with _going_on(folder, items, "--simulated_latency=0", "--concurrency=16") as process:
-                if watched:
-                    with Viewer(folder, base / "cache") as viewer:
-                        run = _run_in(viewer)
-                        viewer.get(f"/runs/{run}/items")
-                        with viewer.listened(run, 3):
-                            process.wait()
-                else:
-                    process.wait()
+            folder.mkdir()
+            with ExitStack() as opened:
+                viewer = opened.enter_context(Viewer(folder, base / "cache")) if watched else None
+                process = opened.enter_context(_going_on(folder, items, "--simulated_latency=0", "--concurrency=16"))
+                if viewer is not None:
+                    run = _run_in(viewer)
+                    viewer.get(f"/runs/{run}/items")
+                    opened.enter_context(viewer.listened(run, 3))
+                logs[watched] = _largest_log(process, folder / "r")
             with closing(sqlite3.connect(folder / "r" / JOURNAL)) as journal:
-                count, first, last = journal.execute(
-                    "SELECT count(*), min(started_at), max(finished_at) FROM steps"
-                ).fetchone()
-            rates[watched] = count / (last - first)
+                began = journal.execute("SELECT min(started_at) FROM steps").fetchone()[0]
+                ends = [end for (end,) in journal.execute("SELECT finished_at FROM steps ORDER BY finished_at")]
+            rates[watched] = len(ends) / (ends[-1] - began)
+            gaps[watched].append(max(after - before for before, after in pairwise(ends)))
         slower.append(100 * (rates[False] / rates[True] - 1))
+        longer.append(100 * (logs[True] / logs[False] - 1))
     note = f"median of {pairs} pairs, from {min(slower):.1f} to {max(slower):.1f} %; {rates[False]:,.0f} steps/s alone"
     yield Row("view: a run that is watched is slower by", median(slower), "%", at_most=3.0, note=note)
+    note = f"median of {pairs} pairs, from {min(longer):.1f} to {max(longer):.1f} %"
+    yield Row("view: its write-ahead log is larger by", median(longer), "%", at_most=10.0, note=note)
+    note = f"median of {pairs}; {1000 * median(gaps[False]):.0f} ms without"
+    yield Row("view: longest time without a step", 1000 * median(gaps[True]), "ms", note=note)
+
+
+def _largest_log(process: subprocess.Popen[bytes], run_folder: Path) -> int:
+    """Bytes of the write-ahead log of a run that goes on, at the most."""
+    largest = 1
+    while process.poll() is None:
+        with suppress(FileNotFoundError):
+            largest = max(largest, (run_folder / f"{JOURNAL}-wal").stat().st_size)
+        time.sleep(0.02)
+    return largest
 
 
 def _run_in(viewer: Viewer) -> str:
@@ -269,7 +287,7 @@ def _run_in(viewer: Viewer) -> str:
 
 def _going_on(folder: Path, items: int, *options: str) -> subprocess.Popen[bytes]:
     """A batch ``r`` in a folder, which is executed."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     dataset = folder / "prompts.jsonl"
     prompts = (f"Question {number} [simulate: tools={number % 2}]" for number in range(items))
     dataset.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.io.loopback import Address, is_loopback_host
 from manyhands.view.access import COOKIE_SECONDS, SECRET_FILE, Access
-from manyhands.view.answers import MAX_CONNECTIONS, SECURITY_HEADERS
+from manyhands.view.answers import MAX_CONNECTIONS, SECURITY_HEADERS, STRANGER_SECONDS
 from tests.support.guarded_viewers import SECRET, STATIC, Viewer, cookie_of
 from tests.support.view_servers import Answer, ask, parsed, server, spoken
 
@@ -503,6 +503,25 @@ def test_connections_are_bounded(viewer: Viewer, cookie: str) -> None:
         ):
             break
     assert viewer.ask("/", cookie).status == 200
+
+
+@pytest.mark.slow
+def test_a_connection_that_asks_for_nothing_is_closed(viewer: Viewer, cookie: str) -> None:
+    host = f"Host: localhost:{viewer.address.port}\r\n"
+    with ExitStack() as held:
+        silent, refused, known = (
+            held.enter_context(socket.create_connection(("127.0.0.1", viewer.address.port), 5)) for _ in range(3)
+        )
+        refused.sendall(f"GET / HTTP/1.1\r\n{host}\r\n".encode())
+        known.sendall(f"GET / HTTP/1.1\r\n{host}{cookie}\r\n\r\n".encode())
+        assert refused.recv(1 << 16).startswith(b"HTTP/1.1 401")
+        assert known.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        for closed in (silent, refused):
+            closed.settimeout(STRANGER_SECONDS + 10)
+            while closed.recv(1 << 16):
+                pass
+        known.sendall(f"GET / HTTP/1.1\r\n{host}{cookie}\r\n\r\n".encode())
+        assert b"HTTP/1.1 200" in known.recv(1 << 16)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -23,6 +23,7 @@ from manyhands.core.jsonio import dumps
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.engine.journal.records import pack
 from manyhands.view.live import MAX_LISTENERS
+from manyhands.view.pages import run_list
 from tests.support.commands import Command, batch_words, run, write_prompts
 from tests.support.viewing import Viewing
 
@@ -558,3 +559,48 @@ def test_listeners_that_go_away_make_room_for_others(tmp_path: Path, folder: Pat
             assert time.monotonic() < deadline
             time.sleep(0.5)
         assert viewer.errors == ""
+
+
+# --- Choices, and many runs
+
+
+def test_without_an_index_the_page_says_which_filters_are_not_applied(tmp_path: Path, folder: Path) -> None:
+    with viewing(tmp_path, folder) as viewer:
+        found = viewer.json("/runs/sound/items?state=completed&text=nowhere&sort=-score&score_min=0.5")
+        assert found["not_applied"] == ["score_min=0.5", "text=nowhere", "sort=-score"]
+        assert len(found["items"]) == ITEMS
+        page = viewer.page("/runs/sound/items?state=completed&text=nowhere")
+        assert "Not applied: text nowhere." in page.words
+        assert page.html.count('class="chip off"') == 1
+        assert "these filters need an index" in viewer.refusal("/runs/sound/export?as=csv&text=nowhere")[1]
+        applied = viewer.page("/runs/sound/items?state=completed")
+        assert "Not applied" not in applied.words
+    with viewing(tmp_path, folder, words=()) as viewer:
+        deadline = time.monotonic() + 60
+        while (found := viewer.json("/runs/sound/items?text=nowhere"))["not_applied"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert found["items"] == []
+
+
+def test_pages_can_be_left_as_they_are(tmp_path: Path, folder: Path) -> None:
+    with viewing(tmp_path, folder, words=("--no_index", "--no_live")) as viewer:
+        assert "data-events" not in viewer.page("/").html
+        assert viewer.refusal("/events")[0] == 404
+        assert_sound(viewer)
+    with viewing(tmp_path, folder) as viewer:
+        assert "data-events" in viewer.page("/").html
+
+
+def test_the_list_of_runs_has_pages(tmp_path: Path, folder: Path, made: Callable[[str], Path]) -> None:
+    for number in range(run_list.ROWS):
+        made(f"run-{number:03}")
+    with viewing(tmp_path, folder) as viewer:
+        assert len(viewer.runs()) == run_list.ROWS + 1, "its twin for programs has all"
+        first, second = viewer.page("/?sort=run"), viewer.page("/?sort=run&page=2")
+        assert "page=2" in first.html
+        assert first.html.count('<tr id="run-') == run_list.ROWS
+        assert second.html.count('<tr id="run-') == 1
+        assert 'id="run-sound"' in second.html
+        assert 'id="run-sound"' in viewer.page("/?sort=run&page=999").html
+        assert len(first.body) < 150_000

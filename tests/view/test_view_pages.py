@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urldefrag, urlsplit
 
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from manyhands.view.pages.compare import MAX_RUNS
 from manyhands.view.pages.difference import MAX_PAIRS
@@ -20,6 +22,8 @@ from manyhands.view.pages.help import KEYS, WORDS
 from tests.support.batches import run_command
 from tests.support.shown_runs import Shown, links_in, make_runs, shown_runs
 
+CHROMIUM = shutil.which("chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 MAX_PAGE = 150_000
 """Bytes of a page."""
 MAX_OF_PAGE = 25
@@ -48,20 +52,20 @@ FACTS = {
 """Facts of the page that compares evaluations, and what their values are called in the command's JSON."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("shown")
     make_runs(made)
     return made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shown(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     with shown_runs(folder, tmp_path_factory.mktemp("cache")) as found:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ids(shown: Shown) -> dict[str, str]:
     return shown.ids()
 
@@ -350,3 +354,92 @@ def test_filters_that_need_an_index_are_not_left_out_of_a_file(folder: Path, tmp
         assert found.get(f"/runs/{run}/export?as=keys&text=count").status == 400
         assert found.get(f"/runs/{run}/export?as=keys&state=completed").status == 200
         assert found.get(f"/runs/{run}/export?as=pdf").status == 404
+
+
+# --- With scripts off
+
+
+@pytest.fixture(scope="module")
+def browser(shown: Shown) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
+    with sync_playwright() as started:
+        running = started.chromium.launch(executable_path=CHROMIUM, headless=True, args=ARGUMENTS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def plain(browser: Browser, shown: Shown) -> Iterator[Page]:
+    """The list of runs, in a browser whose scripts are off."""
+    context = browser.new_context(java_script_enabled=False)
+    context.set_default_timeout(10_000)
+    found = context.new_page()
+    said: list[str] = []
+    found.on("console", lambda message: said.append(message.text))
+    found.goto(f"http://{shown.address.host}:{shown.address.port}/")
+    yield found
+    context.close()
+    assert said == []
+
+
+def test_without_scripts_runs_are_filtered_and_sorted(plain: Page) -> None:
+    plain.select_option("select[name=workload]", "evals")
+    plain.click("form.filters button[type=submit]")
+    assert sorted(plain.locator("table.runs tbody th a").all_inner_texts()) == ["e1", "e2"]
+    plain.click("table.runs thead a:has-text('Run')")
+    assert plain.locator("table.runs tbody th a").all_inner_texts() == ["e1", "e2"]
+    assert plain.locator("button:visible:text('Compare the chosen runs')").count() == 0, "it needs scripts"
+
+
+def test_without_scripts_items_are_found_and_read(plain: Page) -> None:
+    plain.click("text=b1")
+    plain.click("nav.tabs >> text=Items")
+    every = plain.locator("table.item-list tbody tr").count()
+    plain.click("aside.facets a:has-text('completed')")
+    assert 0 < plain.locator("table.item-list tbody tr").count() <= every
+    assert plain.locator("a.chip").is_visible()
+    plain.fill("input[name=text]", "nothing-has-this-word")
+    plain.click("form.ranges button[type=submit]")
+    assert plain.locator("table.item-list tbody tr").count() == 0
+    plain.click("text=Show all")
+    plain.fill("form.jump input", "3")
+    plain.press("form.jump input", "Enter")
+    assert plain.locator("table.item-list tbody tr").first.get_attribute("id") == "item-3"
+    plain.locator("table.item-list tbody tr a").first.click()
+    assert plain.locator(".conversation .message:visible").count() > 1
+    tabs = plain.locator("nav.tabs.small a").all_inner_texts()
+    assert {"Timeline", "Attempts", "Raw"} < set(tabs)
+    for tab in tabs[1:]:
+        plain.click(f"nav.tabs.small >> text={tab}")
+        assert plain.locator("main").inner_text().strip()
+    plain.click("a[rel=next]")
+
+
+def test_without_scripts_charts_are_tables_and_evaluations_are_compared(plain: Page, ids: dict[str, str]) -> None:
+    plain.click("text=e1")
+    for link in plain.locator("nav.tabs a").all_inner_texts():
+        plain.click(f'nav.tabs >> text="{link}"')
+        assert plain.locator("main table:visible, main dl:visible, main form:visible, main p:visible").count() > 0
+        for chart in plain.locator("figure.chart").all():
+            chart.locator("summary").click()
+            assert chart.locator("table").is_visible()
+    plain.click('nav.tabs >> text="Compare"')
+    plain.check("input[name=runs][type=checkbox] >> nth=0")
+    plain.click("form.choices button[type=submit]")
+    assert "mean difference" in plain.locator("main").inner_text().lower()
+    plain.goto(f"{plain.url.partition('/compare')[0]}/difference?a={ids['b1']}:1&b={ids['b2']}:1")
+    assert plain.locator("ins:visible").count() > 0
+    plain.fill("input[name=q]", "t1")
+    plain.press("input[name=q]", "Enter")
+    assert "e1" in plain.locator("main").inner_text()
+
+
+def test_without_scripts_every_page_can_be_read(plain: Page, ids: dict[str, str]) -> None:
+    base = plain.url.rstrip("/")
+    for run in ids.values():
+        plain.goto(f"{base}/runs/{run}")
+        for address in plain.locator("nav.tabs a").evaluate_all("(links) => links.map((each) => each.href)"):
+            plain.goto(address)
+            assert plain.locator("h1:visible").count() > 0
+            assert len(plain.locator("main").inner_text()) > 20

@@ -24,7 +24,7 @@ from aiohttp.typedefs import Handler
 
 from manyhands.io.files import make_private
 from manyhands.io.loopback import is_foreign_origin, is_loopback_host, requested_host, same_secret
-from manyhands.view.answers import add_headers, failure, failures, link, not_allowed, small_page
+from manyhands.view.answers import Connection, add_headers, failure, failures, link, not_allowed, small_page
 
 TOKEN = "token"
 """The parameter of an address that holds a token. No page has one of that name."""
@@ -84,7 +84,11 @@ class Access:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Lets a request through to its handler, or answers it."""
         answer = self._answer(request)
-        return await handler(request) if answer is None else answer
+        if answer is not None:
+            return answer
+        if isinstance(request.protocol, Connection):
+            request.protocol.let_in()
+        return await handler(request)
 
     def _answer(self, request: web.Request) -> web.Response | None:
         host = requested_host(request.headers.getall(hdrs.HOST, ()), is_loopback_host)

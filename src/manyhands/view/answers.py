@@ -42,6 +42,8 @@ MAX_MESSAGE = 2000
 _MAX_LINE, _MAX_FIELD, _MAX_HEADERS = 8190, 1 << 15, 128
 """Bytes of a request's first line and of one header (cookies of all servers at the same host name come along), and number of headers."""
 _KEEPING_SECONDS, _LINGERING_SECONDS, _CLOSING_SECONDS = 75.0, 1.0, 1.0
+STRANGER_SECONDS = 20.0
+"""After which a connection is closed over which no request came that was let in: it would take the place of one that is needed."""
 _SMALL_PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
@@ -127,7 +129,7 @@ async def served(application: web.Application, listening: socket.socket) -> Asyn
     try:
         loop = asyncio.get_running_loop()
         assert runner.server is not None  # it is there from the setup to the cleanup
-        server = await loop.create_server(partial(_Connection, runner.server, loop=loop), sock=listening)
+        server = await loop.create_server(partial(Connection, runner.server, loop=loop), sock=listening)
         try:
             yield
         finally:
@@ -145,7 +147,7 @@ class _Answer(web.Response):
         self.headers.popall(hdrs.SERVER, None)
 
 
-class _Connection(web.RequestHandler):
+class Connection(web.RequestHandler):
     """Answers failures with small pages, and logs them for whoever looks for them."""
 
     def __init__(self, server: web.Server, *, loop: asyncio.AbstractEventLoop) -> None:
@@ -165,8 +167,17 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._limit = self._loop.call_later(STRANGER_SECONDS, self.force_close)
         if len(self._server.connections) > MAX_CONNECTIONS:
             self.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._limit.cancel()
+        super().connection_lost(exc)
+
+    def let_in(self) -> None:
+        """Keep the connection as long as it is used: whoever is at its other end may come in."""
+        self._limit.cancel()
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         kw.setdefault("exc_info", True)

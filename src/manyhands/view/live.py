@@ -76,8 +76,8 @@ Written = Callable[[ShownRun, Sequence[ShownItem], JournalBrowser], Iterable[Eve
 class Live:
     """Sends what changes. Nothing is read of runs that nobody looks at."""
 
-    def __init__(self, runs: Runs, of_run: Written, of_list: Callable[[ShownRun], Event]) -> None:
-        """``of_run``: the events of a run that goes on; ``of_list``: that of a run in the list."""
+    def __init__(self, runs: Runs, of_run: Written, of_list: Callable[[ShownRun, bool], Event]) -> None:
+        """``of_run``: the events of a run that goes on; ``of_list``: that of a run in the list, and whether it is new there."""
         self._runs = runs
         self._of_run = of_run
         self._of_list = of_list
@@ -182,7 +182,10 @@ class Live:
         while True:
             runs = {run.id: run for run in await self._runs.in_thread(self._runs.listed) if run.id}
             if known is not None:
-                self._tell(watched, [self._of_list(run) for name, run in runs.items() if known.get(name) is not run])
+                self._tell(
+                    watched,
+                    [self._of_list(run, name not in known) for name, run in runs.items() if known.get(name) is not run],
+                )
             known = runs
             await asyncio.sleep(2 * TICK)
 

@@ -6,17 +6,17 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from manyhands.core.jsonio import without_surrogates
 from manyhands.core.messages import text_of
 from manyhands.core.text import cut, printable
-from manyhands.runs.shown.blocks import Block, Cell, Chart, Lanes, Section, Tone
+from manyhands.runs.shown.blocks import Block, Cell, Chart, Column, Lanes, Section, Tone
 from manyhands.view import charts, text
 from manyhands.view.conversation import ShownStep, step_label
 from manyhands.view.links import Links
@@ -58,8 +58,8 @@ _LAST_SECOND = 253402300799.0
 class Renderer:
     """Makes HTML of pages and of their parts."""
 
-    def __init__(self, links: Links, *, plain: bool = False) -> None:
-        """``plain``: texts of models are never taken for markdown, and no images are shown."""
+    def __init__(self, links: Links, *, plain: bool = False, live: bool = True) -> None:
+        """``plain``: texts of models are never taken for markdown, and no images are shown. ``live``: pages are kept up to date."""
         self.links = links
         self.plain = plain
         self._charts = 0
@@ -75,10 +75,15 @@ class Renderer:
         self._environment.globals.update(
             links=links,
             plain_only=plain,
+            keeps_live=live,
             kind=kind_of_block,
             bar=bar,
             step_label=step_label,
             scopes=by_scope,
+            cell=self._cell,
+            item_cell=self._item_cell,
+            cell_class=cell_class,
+            cell_attributes=cell_attributes,
             chart=self._chart,
             prose=self._prose,
             tones=STATE_TONES,
@@ -98,6 +103,26 @@ class Renderer:
         """What one macro of a template makes."""
         found = getattr(self._environment.get_template(template).module, macro)
         return without_surrogates(str(found(*values)))
+
+    # Cells are most of what there is on most pages, and macros of templates take several times as long.
+    def _cell(self, run: str, cell: Cell) -> Markup:
+        """What stands in a cell, with where it leads and what is shown when it is pointed at."""
+        html = cell_text(cell.text)
+        if cell.link is None and not cell.about:
+            return html
+        href = self.links.of(run, cell.link) if cell.link is not None else ""
+        title = Markup(' title="{}"').format(tip(cell.about)) if cell.about else Markup("")
+        if href:
+            return Markup('<a href="{}"{}>{}</a>').format(href, title, html)
+        return Markup("<span{}>{}</span>").format(title, html) if title else html
+
+    def _item_cell(self, run: str, column: Column, cell: Cell) -> Markup:
+        """A cell of the table of items."""
+        classes = cell_class(column, cell)
+        if column.name in ("input", "outcome"):
+            classes = f"{classes} text".lstrip()
+        attributes = f' class="{escape(classes)}"' if classes else ""
+        return Markup(f'<td data-column="{_column_attribute(column.name)}"{attributes}>{self._cell(run, cell)}</td>')
 
     def _chart(self, run: str, block: Chart | Lanes) -> Markup:
         self._charts += 1
@@ -234,9 +259,28 @@ def column_id(name: str) -> str:
     return f"{name[:_MAX_COLUMN].replace(',', '-')}-{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
 
 
+@lru_cache(1000)
+def _column_attribute(name: str) -> str:
+    return str(escape(column_id(name)))
+
+
 def attribute_name(name: str) -> str:
     """A name as the end of an attribute's name: of small letters and digits, with ``-`` for everything else."""
     return _NO_NAME.sub("-", name.lower())
+
+
+def cell_class(column: Column, cell: Cell) -> str:
+    """The classes of a cell of a table."""
+    return " ".join(filter(None, ("n" if column.is_number else "", cell.tone, level(cell))))
+
+
+def cell_attributes(column: Column, cell: Cell) -> Markup:
+    """The classes of a cell, and by what it is sorted if that is not what stands in it."""
+    found, value = cell_class(column, cell), cell.value
+    classes = Markup(' class="{}"').format(found) if found else Markup("")
+    return (
+        classes + Markup(' data-value="{}"').format(value) if value is not None and str(value) != cell.text else classes
+    )
 
 
 def cell_text(written: str) -> Markup:
@@ -264,13 +308,11 @@ _FILTERS: Mapping[str, Any] = {
     "money": money,
     "score": score,
     "tone_of": tone_of,
-    "level": level,
     "message_text": message_text,
     "numbered": names_numbered,
     "having": having,
     "role_class": role_class,
     "beginning": beginning,
-    "cell_text": cell_text,
     "column_id": column_id,
     "tip": tip,
     "attribute_name": attribute_name,

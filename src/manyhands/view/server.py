@@ -52,8 +52,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class WebApp:
     """The pages about some runs, as an aiohttp application."""
 
-    def __init__(self, site: Site, renderer: Renderer) -> None:
+    def __init__(self, site: Site, renderer: Renderer, *, is_live: bool = True) -> None:
         self.site = site
+        self.is_live = is_live
         self.renderer = renderer
         self.live = Live(site.runs, self._run_events, self._list_event)
 
@@ -74,7 +75,8 @@ class WebApp:
         get("/difference", self._page(lambda request: difference_page(self.site, request.query)))
         get("/search", self._page(lambda request: search_page(self.site, request.query)))
         get("/help", self._page(lambda _: help_page(self.site)))
-        get("/events", self._events)
+        if self.is_live:
+            get("/events", self._events)
         get("/assets/{name:.+}", self._asset)
 
     def _page(self, make: Callable[[web.Request], Awaitable[Page]], *, panel: str | None = None) -> Handler:
@@ -121,9 +123,9 @@ class WebApp:
                 ),
             )
 
-    def _list_event(self, run: ShownRun) -> Event:
+    def _list_event(self, run: ShownRun, is_new: bool) -> Event:
         html = self.renderer.part("run_row.html", "row", run, 0.0)
-        return Event("row", line({"id": f"run-{run.id}", "new": True, "html": html}))
+        return Event("row", line({"id": f"run-{run.id}", "new": is_new, "html": html}))
 
     async def _step(self, request: web.Request) -> web.StreamResponse:
         """What a step holds: as text in parts of 5 MB, as JSON, or as a file of any size."""
@@ -304,7 +306,7 @@ async def serve(options: ViewOptions, on_ready: Callable[[str, str | None], None
     links = Links()
     indexes = Indexes(options.index_dir or options.cache_dir / "indexes", options.index_gib, is_on=options.has_index)
     site = Site(Runs(options.folders), links, options.folders, indexes)
-    app = WebApp(site, Renderer(links, plain=options.plain))
+    app = WebApp(site, Renderer(links, plain=options.plain, live=options.is_live), is_live=options.is_live)
     with options.address.bind() as listening:
         host, port = options.address.host, listening.getsockname()[1]
         access = Access(options.cache_dir, host=host, port=port)

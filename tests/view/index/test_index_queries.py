@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from manyhands.view.index.building import build
 from manyhands.view.index.conditions import Effort
 from manyhands.view.index.database import make_private, stem_of
 from manyhands.view.index.filters import RANGES, SORTS, Cursor, Filters
+from manyhands.view.index.gathering import SLOT_SECONDS
 from manyhands.view.index.queries import BadText, RunIndex, TookTooLong
 from tests.support.scanned import Scanned, check, listed, scanned
 
@@ -192,12 +194,13 @@ def test_tools_have_figures(indexed: Indexed) -> None:
 
 def test_a_series_has_no_more_points_than_asked_for(indexed: Indexed) -> None:
     whole = indexed.index.series()
-    assert whole.seconds == 60
+    assert whole.seconds % SLOT_SECONDS == 0
+    assert {after.at - before.at for before, after in pairwise(whole.points)} == {whole.seconds}
     few = indexed.index.series(most_points=2)
     assert len(few.points) <= 2
     assert sum(point.tokens_in for point in few.points) == sum(point.tokens_in for point in whole.points)
-    first = whole.points[0].at
-    assert [point.at for point in indexed.index.series(first, first).points] == [first]
+    first = indexed.index.series(0, whole.points[0].at + whole.seconds - 1)
+    assert sum(point.tokens_in for point in first.points) == whole.points[0].tokens_in
     assert indexed.index.series(0, 60).points == []
 
 

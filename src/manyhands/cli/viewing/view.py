@@ -15,6 +15,8 @@ from manyhands.cli.plain import parser
 from manyhands.core.errors import UserError
 
 DEFAULT_FOLDER = "data"
+NICENESS = 5
+"""How much less of a busy processor the viewer gets than the runs that it shows."""
 MAX_PORT = 65535
 MAX_GIB = 100_000
 
@@ -22,6 +24,7 @@ MAX_GIB = 100_000
 def run(argv: list[str]) -> int:
     """Show runs in a browser until interrupted; 0."""
     options = _parser().parse_intermixed_args(argv)
+    os.nice(NICENESS)
     # The server and its templates take a moment to import, and --help must answer at once.
     import asyncio
 

@@ -899,6 +899,7 @@
   for (const control of all("#theme, [data-needs-script]")) control.hidden = false;
   const keysOff = one("#keys-off");
   if (keysOff) keysOff.checked = Boolean(kept(lasting, "keys-off"));
+  if (innerWidth < 760 && !one(".chip")) one(".facet-fold")?.removeAttribute("open");
   prepare(document);
   watchMore();
   returnToField();

@@ -281,7 +281,7 @@
     return {
       options: {
         width, height: rows ? data.names.length * rows.height + 60 : 240, series: [{ label: data.xLabel }, ...series], tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"),
-        padding: [rows ? rows.top : 12, isSingle ? 56 : 14, 0, 0],
+        padding: [rows ? rows.top : 12, isSingle ? 56 : 28, 0, 0],
         scales: {
           x: { time: timed, distr: data.scale === "log" ? 3 : 1, range: xRange(data), ...(across ? { ori: 1, dir: -1 } : {}) },
           y: { range: yRange(data), ...(across ? { ori: 0, dir: 1 } : {}) },
@@ -364,7 +364,7 @@
     return {
       options: {
         width, height: data.names.length * rows.height + 60, series: [{}, { scale: "y", paths: () => null, points: { show: false } }],
-        tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"), padding: [rows.top, 14, 0, 0], legend: { show: false },
+        tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"), padding: [rows.top, 28, 0, 0], legend: { show: false },
         scales: { x: { time: timed, range: (_, from, to) => [from, to] },
           y: { dir: -1, range: () => [-0.6, data.names.length - 0.4] } },
         axes: [axis(palette, { size: 26, space: 80, label: data.xLabel, ...valuesOfX(data, data.xKind) }), rowAxis(data, palette, rows, { scale: "y" })],

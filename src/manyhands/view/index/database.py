@@ -15,7 +15,7 @@ from manyhands.core.errors import ManyhandsError
 from manyhands.core.jsonio import Json, dumps, loads
 from manyhands.engine.journal.reader import JOURNAL
 
-VERSION = 1
+VERSION = 2
 """Of the schema and of what is put in: an index of another version is not read."""
 COMPLETE, BUILDING, LOCK = ".index.db", ".building", ".lock"
 _SIDE_FILES = ("-wal", "-shm", "-journal")

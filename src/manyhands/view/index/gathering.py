@@ -19,6 +19,8 @@ from manyhands.engine.journal.records import DamagedBlob, unpack
 from manyhands.runs.shown.run_view import view_of
 from manyhands.runs.summaries import ItemFacts, summarizer_of
 
+SLOT_SECONDS = 5
+"""Of what happened over time, the shortest that is told apart."""
 MAX_TEXT = 4_000
 """Characters of each text of an item that are searched."""
 MAX_LABEL = 200
@@ -72,14 +74,14 @@ class Entry:
 class Events:
     """What happened in steps, to be added to what is known of earlier ones."""
 
-    minutes: dict[int, list[float]] = field(default_factory=dict)
-    """By minutes since 1970: tokens of input and of output, cost, failures."""
+    slots: dict[int, list[float]] = field(default_factory=dict)
+    """By slots (see ``slot_of``): tokens of input and of output, cost, failures."""
     tool_seconds: dict[tuple[str, int], int] = field(default_factory=dict)
     """By tool and bucket of ``bucket_of``: calls."""
 
     def at(self, time: float) -> list[float]:
-        """The figures of the minute of a time."""
-        return self.minutes.setdefault(minute_of(time), [0, 0, 0.0, 0])
+        """The figures of the slot of a time."""
+        return self.slots.setdefault(slot_of(time), [0, 0, 0.0, 0])
 
 
 class Gatherer:
@@ -245,10 +247,10 @@ def _counted(marks: Iterable[StepMark], attempt: int, counted: tuple[int, int], 
         if usage is not None:
             used = found.add_usage(usage)
             if is_event:
-                minute = events.at(ended)
-                minute[0] += used[0]
-                minute[1] += used[1]
-                minute[2] += used[2]
+                slot = events.at(ended)
+                slot[0] += used[0]
+                slot[1] += used[1]
+                slot[2] += used[2]
         if is_latest:
             found.spans.append((started, ended))
         if kind == MODEL:
@@ -295,9 +297,9 @@ def _seconds(spans: list[tuple[float, float]]) -> float:
     return total
 
 
-def minute_of(time: float) -> int:
-    """The minute since 1970 that a time is in; 0 for what is no time."""
-    return int(time // 60) if 0 <= time < 1e11 else 0
+def slot_of(time: float) -> int:
+    """The slot of SLOT_SECONDS since 1970 that a time is in; 0 for what is no time."""
+    return int(time // SLOT_SECONDS) if 0 <= time < 1e11 else 0
 
 
 def bucket_of(seconds: float) -> int:

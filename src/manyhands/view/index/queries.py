@@ -28,7 +28,7 @@ from manyhands.view.index.database import (
     with_suffix,
 )
 from manyhands.view.index.filters import Cursor, Filters, Number
-from manyhands.view.index.gathering import seconds_of
+from manyhands.view.index.gathering import SLOT_SECONDS, seconds_of
 from manyhands.view.index.results import Count, Facets, IndexedItem, Page, Point, Progress, Series, ToolFigures
 from manyhands.view.index.sorting import Order, Part, found_by
 from manyhands.view.index.writing import BUCKETS, parsed_call, parts_of
@@ -38,6 +38,8 @@ PAGE_SECONDS = 1.0
 COUNT_SECONDS = 0.2
 """For a count, and for facets: what was counted until then is given as "more than"."""
 MAX_POINTS = 300
+_WIDTHS = [seconds // SLOT_SECONDS for seconds in (5, 10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 24 * 3600)]
+"""Of points, in slots."""
 MAX_PAGE = 1_000
 _STEPS_BETWEEN_LOOKS = 2_000
 """Of SQLite's virtual machine, between two looks at the clock."""
@@ -172,18 +174,21 @@ class RunIndex:
         """What happened from one time to another, by default from beginning to end. Raises TookTooLong."""
         with self._within(PAGE_SECONDS):
             begin, end = self._all(
-                "SELECT min(minute), max(minute) FROM minute WHERE minute BETWEEN ? AND ?",
-                (_minute(first, 0), _minute(last, 1 << 40)),
+                "SELECT min(slot), max(slot) FROM slot WHERE slot BETWEEN ? AND ?",
+                (_slot(first, 1), _slot(last, 1 << 40)),
             )[0]
             if begin is None:
-                return Series(60, [])
-            width = -(-(end - begin + 1) // max(1, min(most_points, MAX_POINTS)))
+                return Series(SLOT_SECONDS, [])
+            width = _width(begin, end, max(2, min(most_points, MAX_POINTS)))
             rows = self._all(
-                "SELECT 60 * (?1 + (minute - ?1) / ?3 * ?3), sum(finished), sum(failed), sum(failures), sum(tokens_in), sum(tokens_out), "
-                "sum(cost) FROM minute WHERE minute BETWEEN ?1 AND ?2 GROUP BY 1 ORDER BY 1",
+                "SELECT slot / ?3, sum(finished), sum(failed), sum(failures), sum(tokens_in), sum(tokens_out), sum(cost) FROM slot "
+                "WHERE slot BETWEEN ?1 AND ?2 GROUP BY 1",
                 (begin, end, width),
             )
-        return Series(60 * width, [Point(*row) for row in rows])
+        found, seconds = {row[0]: row[1:] for row in rows}, SLOT_SECONDS * width
+        nothing = (0, 0, 0, 0, 0, 0.0)
+        places = range(begin // width, end // width + 1)
+        return Series(seconds, [Point(seconds * place, *found.get(place, nothing)) for place in places])
 
     def tools(self) -> list[ToolFigures]:
         """How each tool was used, the most used first. Raises TookTooLong."""
@@ -394,8 +399,14 @@ def _selected(columns: str, found: Sequence[Condition], source: Condition | None
     return f"SELECT {columns} FROM {begin} WHERE {' AND '.join(wheres)}", values
 
 
-def _minute(time: float | None, otherwise: int) -> int:
-    return otherwise if time is None else int(time // 60)
+def _slot(time: float | None, otherwise: int) -> int:
+    return otherwise if time is None else int(time // SLOT_SECONDS)
+
+
+def _width(begin: int, end: int, most: int) -> int:
+    """How many slots make one point, so that there are at most so many (at least two): if possible, a time that people count in."""
+    usual = next((width for width in _WIDTHS if end // width - begin // width < most), None)
+    return usual or -(-(end - begin) // (most - 1))
 
 
 def _quantile(buckets: Sequence[tuple[int, int]], share: float) -> float | None:

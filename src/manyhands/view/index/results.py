@@ -83,7 +83,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points at equal distances; those at which nothing happened are left out."""
+    """Points at equal distances, also those at which nothing happened."""
 
     seconds: int
     """From each point to the next."""

@@ -75,8 +75,8 @@ CREATE TABLE score_bucket (          -- items by score: floor(20 * score), from 
     items INTEGER NOT NULL
 );
 
-CREATE TABLE minute (                -- what happened in each minute since 1970
-    minute INTEGER PRIMARY KEY,
+CREATE TABLE slot (                  -- what happened in each 5 seconds since 1970
+    slot INTEGER PRIMARY KEY,
     finished INTEGER NOT NULL,       -- items whose present end it was, failed ones included
     failed INTEGER NOT NULL,
     failures INTEGER NOT NULL,       -- of attempts, also where another one followed

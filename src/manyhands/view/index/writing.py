@@ -11,7 +11,7 @@ from zlib import crc32
 
 from manyhands.core.jsonio import Json
 from manyhands.view.index.database import set_state
-from manyhands.view.index.gathering import Entry, Events, minute_of
+from manyhands.view.index.gathering import Entry, Events, slot_of
 
 BUCKETS = 20
 """Of scores, from 0 to 1."""
@@ -199,13 +199,13 @@ class Writer:
             totals.buckets.items(),
         )
         execute(
-            "INSERT INTO minute VALUES (?1, ?2, ?3, 0, 0, 0, 0.0) ON CONFLICT DO UPDATE SET finished = finished + ?2, failed = failed + ?3",
-            _flat(totals.minutes.items()),
+            "INSERT INTO slot VALUES (?1, ?2, ?3, 0, 0, 0, 0.0) ON CONFLICT DO UPDATE SET finished = finished + ?2, failed = failed + ?3",
+            _flat(totals.slots.items()),
         )
         execute(
-            "INSERT INTO minute VALUES (?1, 0, 0, ?5, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET tokens_in = tokens_in + ?2, "
+            "INSERT INTO slot VALUES (?1, 0, 0, ?5, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET tokens_in = tokens_in + ?2, "
             "tokens_out = tokens_out + ?3, cost = cost + ?4, failures = failures + ?5",
-            _flat(events.minutes.items()),
+            _flat(events.slots.items()),
         )
         seconds = [
             (tool, bucket, calls)
@@ -243,7 +243,7 @@ class _Totals:
         self._failed = failed
         self.kinds: Counter[int] = Counter()
         self.buckets: Counter[int] = Counter()
-        self.minutes: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+        self.slots: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
         """Items that ended, and those of them that failed."""
 
     def count(self, by: int, items: Iterable[_Counted]) -> None:
@@ -254,10 +254,10 @@ class _Totals:
             if score is not None:
                 buckets[score_bucket(score)] += by
             if finished is not None:
-                minute = self.minutes[minute_of(finished)]
-                minute[0] += by
+                slot = self.slots[slot_of(finished)]
+                slot[0] += by
                 if kind in self._failed:
-                    minute[1] += by
+                    slot[1] += by
 
 
 def _mark(text: str) -> int:

@@ -13,11 +13,11 @@ from manyhands.engine.journal.browsing import JournalBrowser
 from manyhands.io.tables.csv import csv_lines
 from manyhands.runs.listing import item_contents
 from manyhands.runs.shown.blocks import Cell, Column
-from manyhands.view.index.filters import Filters
 from manyhands.view.index.pool import Indexes
 from manyhands.view.pages.item_table import (
     ShownItem,
     all_columns,
+    applied_without_index,
     chosen_columns,
     columns_of,
     filters_of,
@@ -46,7 +46,7 @@ def export_parts(reader: JournalBrowser, run: ShownRun, indexes: Indexes, form: 
     """
     filters = filters_of(query)
     with explained(reader.folder), indexes.opened(run) as (index, note):
-        if index is None and filters != Filters(filters.states[:1], filters.details[:1]):
+        if index is None and filters != applied_without_index(filters):
             raise UserError(note or "these filters need an index of the run, and there is none")
         pages = pages_of_items(reader, index, filters)
         if form == "csv":

@@ -217,11 +217,16 @@ def columns_of(query: Query) -> str:
 _FILTER_NAMES = frozenset({"state", "why", "tool", "tool_failed", "label", "retried", "text", "sort"})
 
 
+def applied_without_index(filters: Filters) -> Filters:
+    """What of filters can be applied where there is no index: one state and one reason or cause, in order of the input."""
+    return Filters(filters.states[:1], filters.details[:1])
+
+
 def found_items(
     reader: JournalBrowser, index: RunIndex | None, filters: Filters, cursor: Cursor | None, limit: int = PAGE
 ) -> tuple[list[ItemRow], Cursor | None, Cursor | None]:
-    """A page of the items that pass filters, and where the pages before and behind it are. Without an index only states, reasons and
-    causes are heeded, and the order is that of the input."""
+    """A page of the items that pass filters, and where the pages before and behind it are. Without an index
+    they are those of ``applied_without_index``."""
     if index is not None:
         page = index.page(filters, cursor, limit)
         return reader.items_of(page.numbers), page.previous, page.next
@@ -305,9 +310,13 @@ def _look(site: Site, run: ShownRun, reader: JournalBrowser, query: Query) -> Pa
     view, table = view_for(reader), _Table(site, run, query)
     counts = reader.counts()
     with site.indexes.opened(run) as (index, note):
-        rows, before, behind = found_items(reader, index, table.filters, _start(reader, table.filters, query))
-        count = _count(index, counts, table.filters)
+        filters = table.filters if index is not None else applied_without_index(table.filters)
+        rows, before, behind = found_items(reader, index, filters, _start(reader, filters, query))
+        count = _count(index, counts, filters)
         facets = [*_facets(index, counts, table)]
+    ignored = [pair for pair in table.filters.query() if pair not in filters.query()]
+    if ignored:
+        note = f"{note} Not applied: {', '.join(f'{name} {value}' for name, value in ignored)}.".strip()
     items = shown_items(reader, view, rows)
     columns = all_columns(view)
     chosen = chosen_columns(columns, items, table.columns)
@@ -319,7 +328,7 @@ def _look(site: Site, run: ShownRun, reader: JournalBrowser, query: Query) -> Pa
         "headings": [table.heading(column, is_sorted=index is not None) for column in chosen],
         "all_columns": columns,
         "facets": facets,
-        "chosen": [*_chosen(table)],
+        "chosen": [*_chosen(table, ignored)],
         "count": count,
         "has_index": index is not None,
         "note": note,
@@ -328,7 +337,7 @@ def _look(site: Site, run: ShownRun, reader: JournalBrowser, query: Query) -> Pa
         "kept": [pair for pair in table.pairs if pair[0] != "text" and pair[0].rpartition("_")[0] not in RANGES],
         "kept_for_columns": table.without("columns"),
         "is_filtered": not table.filters.is_empty,
-        "sorted_by": table.filters.sort,
+        "sorted_by": filters.sort,
         "previous": table.at(before),
         "next": table.at(behind),
         "export": exports_of(site, run, table.pairs),
@@ -339,6 +348,7 @@ def _look(site: Site, run: ShownRun, reader: JournalBrowser, query: Query) -> Pa
         "items": [item.summary for item in items],
         "next": None if behind is None else str(behind),
         "previous": None if before is None else str(before),
+        "not_applied": [f"{name}={value}" for name, value in ignored],
     }
     return Page(f"Items · {run.summary['run']}", "items.html", values, data)
 
@@ -393,13 +403,13 @@ def _most(values: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(values.items(), key=lambda each: -each[1])[:_MAX_FACET]
 
 
-def _chosen(table: _Table) -> Iterator[tuple[str, str, str]]:
-    """The filters that are set: name, value, the address without it."""
+def _chosen(table: _Table, ignored: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str, bool]]:
+    """The filters that are set: name, value, the address without it, and whether it is applied."""
     for name, value in table.filters.query():
         if name != "sort":
             kept = [pair for pair in table.pairs if pair != (name, value)]
             label, _, shown = value.partition("=") if name == "label" else (name.replace("_", " "), "", value)
-            yield label, shown, table.href(kept)
+            yield label, shown, table.href(kept), (name, value) not in ignored
 
 
 def _bounds(filters: Filters, name: str) -> tuple[str, str]:

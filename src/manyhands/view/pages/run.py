@@ -181,8 +181,8 @@ def _over_time(index: RunIndex) -> Iterator[Section]:
     """What the index knows of times and tools."""
     series = index.series()
     points = series.points
-    if len(points) > 1:
-        step = "minute" if series.seconds == 60 else duration(series.seconds)
+    if len(points) > 2:
+        step = {60: "minute", 3600: "hour", 86_400: "day"}.get(series.seconds) or duration(series.seconds)
         ended = Series(
             "ended well", [(point.at, float(point.finished - point.failed)) for point in points], tone="good"
         )
@@ -195,14 +195,14 @@ def _over_time(index: RunIndex) -> Iterator[Section]:
             Series("output", [(point.at, float(point.tokens_out)) for point in points]),
         ]
         charts: list[Sequence[Block]] = [
-            [Chart("area", f"Items a {step}", [ended, failed], "time (UTC)", "items", "time")],
-            [Chart("area", f"Tokens a {step}", tokens, "time (UTC)", "tokens", "time", "tokens")],
+            [Chart("area", f"Items per {step}", [ended, failed], "time (UTC)", "items", "time")],
+            [Chart("area", f"Tokens per {step}", tokens, "time (UTC)", "tokens", "time", "tokens")],
         ]
         if any(point.cost for point in points):
             cost = Series("cost", [(point.at, point.cost) for point in points])
-            charts.append([Chart("area", f"Cost a {step}", [cost], "time (UTC)", "US dollars", "time", "dollars")])
+            charts.append([Chart("area", f"Cost per {step}", [cost], "time (UTC)", "US dollars", "time", "dollars")])
         if any(point.failures for point in points):
-            charts.append([Chart("line", f"Failures a {step}", [again], "time (UTC)", "failures", "time")])
+            charts.append([Chart("line", f"Failures per {step}", [again], "time (UTC)", "failures", "time")])
         yield Section("Over time", [Columns(charts)])
     scores = index.facets(Filters()).scores
     if sum(scores) > 1:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from time import time
 from typing import Any
 
-from manyhands.view.pages.page import Page, Query, Site
+from manyhands.view.pages.page import Page, Query, Site, whole_number
 from manyhands.view.source import ShownRun
 
-MAX_ROWS = 1000
+ROWS = 100
+"""Of a page."""
 COLUMNS = (
     ("run", "Run", False),
     ("workload", "Workload", False),
@@ -38,19 +40,24 @@ _SORTED: dict[str, Callable[[ShownRun], Any]] = {
 
 
 async def runs_page(site: Site, query: Query) -> Page:
-    """All runs, by filters ``state``, ``workload``, ``model``, ``text``, in the order of ``sort``."""
+    """The runs, by filters ``state``, ``workload``, ``model``, ``text``, in the order of ``sort``. ``page``: from 1."""
     every = await site.runs.in_thread(site.runs.listed)
     wanted = {name: query.get(name, "") for name in ("state", "workload", "model", "text", "sort")}
     found = [run for run in every if _fits(run, wanted)]
     name = wanted["sort"].lstrip("-")
     if name in _SORTED:
         found.sort(key=_SORTED[name], reverse=wanted["sort"].startswith("-"))
-    shown = found[:MAX_ROWS]
+    last = max(1, ceil(len(found) / ROWS))
+    page = min(max(1, whole_number(query.get("page")) or 1), last)
+    begin = (page - 1) * ROWS
     values = {
-        "runs": shown,
+        "runs": found[begin : begin + ROWS],
         "total": len(every),
+        "found": len(found),
+        "begin": begin,
+        "previous": str(page - 1) if page > 1 else None,
+        "next": str(page + 1) if page < last else None,
         "live": sum(run.is_live for run in every),
-        "more": len(found) > len(shown),
         "states": sorted({run.state for run in every}),
         "workloads": sorted({run.summary["workload"] for run in every if run.summary is not None}),
         "models": sorted({model for run in every for model in run.models})[:200],
