@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from manyhands.agents.trajectory import fold_transcript
@@ -75,7 +74,9 @@ def scanned(folder: Path) -> list[Scanned]:
                 "tokens": used.total_tokens if steps else None,
                 "turns": sum(step.kind == "model" and not step.scope for step in latest) if steps else None,
                 "tools": sum(count for count, _ in calls.values()) if steps else None,
-                "seconds": _seconds(latest) if steps else None,
+                "seconds": None
+                if row.started_at is None or row.finished_at is None
+                else row.finished_at - row.started_at,
                 "finished": row.finished_at,
                 "retries": row.attempt - 1 or None,
             }
@@ -161,13 +162,3 @@ def _calls(steps: Sequence[RecordedStep]) -> dict[str, tuple[int, int]]:
             calls, failures = found.get(call["name"], (0, 0))
             found[call["name"]] = calls + 1, failures + bool(result.get("failed"))
     return found
-
-
-def _seconds(steps: Sequence[RecordedStep]) -> float:
-    """By moments at which something begins or ends."""
-    moments = sorted({step.started_at for step in steps} | {step.finished_at for step in steps})
-    return sum(
-        (after - before)
-        for before, after in pairwise(moments)
-        if any(step.started_at <= before and step.finished_at >= after for step in steps)
-    )

@@ -1,7 +1,8 @@
 """What changes on pages while runs go on: looked for twice a second in each run that somebody looks at, and sent to all who look at it.
 
 Pages get server-sent events (see the HTML standard, section 9.2): ``part`` with HTML for a part of the page, ``row`` with a row of a table,
-``ended`` at the end of the run. What is sent is made once for all who look at a run.
+``changed`` where the page must be asked for again, as rows have changed that are not sent, ``ended`` at the end of the run. What is sent is
+made once for all who look at a run.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from time import monotonic, time
@@ -28,7 +29,10 @@ TICK = 0.5
 SLOW_TICK = 5.0
 """The same where readers hinder the owner: a journal without a write-ahead log, as on network disks."""
 MAX_ROWS = 100
-"""Changed items that are sent at once, those that were executed latest first."""
+"""Changed items that are sent at once."""
+_MAX_LEFT = 50 * MAX_ROWS
+"""Changed items that wait to be sent. Beyond that, pages are told to ask for what they show."""
+CHANGED = "changed"
 MAX_LISTENERS = 100
 _MAX_WAITING = 20
 """Looks whose events a page which reads slowly may have waiting; beyond that it is cut off, and comes back."""
@@ -49,6 +53,8 @@ class Event:
     name: str
     data: str
     """JSON, on one line."""
+    about: str = ""
+    """What it replaces: of the events of one name about the same thing, only those that say something new are sent."""
     number: int = 0
 
     def encoded(self) -> bytes:
@@ -57,7 +63,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class _Watched:
+class Watched:
     """A run, or the list of runs, that somebody looks at."""
 
     listeners: set[asyncio.Queue[bytes | None]] = field(default_factory=set)
@@ -67,6 +73,15 @@ class _Watched:
     number: int = 0
     is_new: bool = True
     """Whether somebody has begun to listen since the last look."""
+
+    def unsent(self, events: Iterable[Event]) -> Iterator[bytes]:
+        """The events that say something new, as they are sent."""
+        for event in events:
+            key = f"{event.name} {event.about}"
+            if self.sent.get(key) != event.data or event.name == CHANGED:
+                self.sent[key] = event.data
+                self.number += 1
+                yield replace(event, number=self.number).encoded()
 
 
 Written = Callable[[ShownRun, Sequence[ShownItem], JournalBrowser], Iterable[Event]]
@@ -81,7 +96,7 @@ class Live:
         self._runs = runs
         self._of_run = of_run
         self._of_list = of_list
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, Watched] = {}
 
     async def close(self) -> None:
         """Let go of everybody."""
@@ -107,7 +122,7 @@ class Live:
 
     async def _listen(self, name: str) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_WAITING)
-        watched = self._watched.setdefault(name, _Watched())
+        watched = self._watched.setdefault(name, Watched())
         watched.listeners.add(queue)
         watched.sent.clear()  # whoever comes gets everything once
         watched.is_new = True
@@ -128,8 +143,8 @@ class Live:
                 watched.task.cancel()
                 self._watched.pop(name, None)
 
-    def _tell(self, watched: _Watched, events: Iterable[Event]) -> None:
-        found = b"".join(self._unsent(watched, events))
+    def _tell(self, watched: Watched, events: Iterable[Event]) -> None:
+        found = b"".join(watched.unsent(events))
         for queue in list(watched.listeners) if found else ():
             try:
                 queue.put_nowait(found)
@@ -140,16 +155,7 @@ class Live:
         if len(watched.sent) > 50 * MAX_ROWS:
             watched.sent.clear()
 
-    def _unsent(self, watched: _Watched, events: Iterable[Event]) -> Iterator[bytes]:
-        """The events that say something new, as they are sent."""
-        for event in events:
-            key = f"{event.name} {event.data[:80]}"
-            if watched.sent.get(key) != event.data:
-                watched.sent[key] = event.data
-                watched.number += 1
-                yield Event(event.name, event.data, watched.number).encoded()
-
-    async def _watch(self, name: str, watched: _Watched) -> None:
+    async def _watch(self, name: str, watched: Watched) -> None:
         try:
             if name:
                 await self._watch_run(name, watched)
@@ -162,8 +168,8 @@ class Live:
                 with suppress(asyncio.QueueFull):
                     queue.put_nowait(None)
 
-    async def _watch_run(self, run_id: str, watched: _Watched) -> None:
-        looker = _Looker(self._runs, run_id, self._of_run)
+    async def _watch_run(self, run_id: str, watched: Watched) -> None:
+        looker = Looker(self._runs, run_id, self._of_run)
         try:
             while True:
                 begun = monotonic()
@@ -177,7 +183,7 @@ class Live:
         finally:
             await self._runs.in_thread(looker.close)
 
-    async def _watch_list(self, watched: _Watched) -> None:
+    async def _watch_list(self, watched: Watched) -> None:
         known: dict[str, ShownRun] | None = None
         while True:
             runs = {run.id: run for run in await self._runs.in_thread(self._runs.listed) if run.id}
@@ -190,7 +196,7 @@ class Live:
             await asyncio.sleep(2 * TICK)
 
 
-class _Looker:
+class Looker:
     """Looks at one run again and again, with one connection."""
 
     def __init__(self, runs: Runs, run_id: str, written: Written) -> None:
@@ -203,6 +209,11 @@ class _Looker:
         self._running: set[int] = set()
         self._going_on: set[int] = set()
         """Items with new steps that have not been sent, as they have not ended."""
+        self._left: dict[int, None] = {}
+        """Items that have changed, and were too many to be sent."""
+        self._is_too_much = False
+        """Whether more has happened since the last look than was looked at."""
+        self._ledger: tuple[int, int] | None = None
         self._looks = 0
         self._lock = Lock()
         self._is_closed = False
@@ -228,26 +239,43 @@ class _Looker:
         self._looks += 1
         version = reader.data_version()
         is_due = self._going_on and self._looks % _LOOKS_BETWEEN_STEPS == 0
-        if version == self._version and self._looks % _LOOKS_BETWEEN and not (is_new or is_due):
+        if version == self._version and self._looks % _LOOKS_BETWEEN and not (is_new or is_due or self._left):
             return [], False
         self._version = version
         with reader.limited(1.0), explained(reader.folder):
             if is_new:
                 self._step, self._failure = reader.ends_before(time() - _BEFORE)
             run = self._runs.shown(self._run_id)
-            items = shown_items(reader, view_for(reader), reader.items_of(self._changed(reader)))
-            return list(self._written(run, items, reader)), not run.is_live
+            events = [Event(CHANGED, line(self._run_id))] if self._has_changed_unseen(run) else []
+            numbers = self._changed(reader)
+            if self._is_too_much or len(self._left) > _MAX_LEFT:
+                self._left.clear()
+                events = [Event(CHANGED, line(self._run_id))]
+            items = shown_items(reader, view_for(reader), reader.items_of(numbers))
+            return [*self._written(run, items, reader), *events], not (run.is_live or self._left)
+
+    def _has_changed_unseen(self, run: ShownRun) -> bool:
+        """Whether items may have changed without a step: some were cancelled, or are pending again."""
+        assert run.summary is not None
+        ledger = run.summary["ledger"]
+        before, self._ledger = self._ledger, (ledger["cancelled"], ledger["pending"])
+        return before is not None and any(now > then for now, then in zip(self._ledger, before, strict=True))
 
     def _changed(self, reader: JournalBrowser) -> list[int]:
-        """The items that may have changed since the last look: those with new steps or failures, and those that have begun or ended."""
+        """Items that may have changed since the last looks: those with new steps or failures, and those that have begun or ended. More
+        than can be sent are left for the next looks."""
         running = set(reader.first_running_items(MAX_ROWS))
         step, failure = reader.ends_before(None)
-        active = reader.items_active_behind(self._step, self._failure, 50 * MAX_ROWS)
+        active = reader.items_active_behind(self._step, self._failure, _MAX_LEFT)
+        self._is_too_much = max(step - self._step, failure - self._failure) > _MAX_LEFT
         begun, gone = running - self._running, self._running - running
         self._step, self._failure, self._running = step, failure, running
         self._going_on = (self._going_on | {*active}) & running
         found = dict.fromkeys([*gone, *(each for each in reversed(active) if each not in running), *begun])
+        found |= self._left
         if self._looks % _LOOKS_BETWEEN_STEPS == 0:
             found |= dict.fromkeys(self._going_on)
             self._going_on = set()
-        return list(found)[:MAX_ROWS]
+        numbers = list(found)
+        self._left = dict.fromkeys(numbers[MAX_ROWS:])
+        return numbers[:MAX_ROWS]

@@ -107,25 +107,16 @@ class WebApp:
     def _run_events(self, run: ShownRun, items: Sequence[ShownItem], reader: JournalBrowser) -> Iterator[Event]:
         """The parts and rows of a run's pages, as HTML."""
         write = self.renderer.part
-        ledger = self.renderer.page("ledger.html", ledger_values(run))
-        yield Event("part", line({"id": "ledger", "html": ledger}))
-        yield Event("part", line({"id": "state", "html": write("parts.html", "state", run.state)}))
+        yield _part("ledger", self.renderer.page("ledger.html", ledger_values(run)))
+        yield _part("state", write("parts.html", "state", run.state))
         columns = all_columns(view_for(reader)) if items else []
         for item in items:
-            yield Event(
-                "row",
-                line(
-                    {
-                        "id": f"item-{item.summary['item']}",
-                        "state": item.summary["state"],
-                        "html": write("item_row.html", "row", run.id, item, columns),
-                    }
-                ),
-            )
+            name, html = f"item-{item.summary['item']}", write("item_row.html", "row", run.id, item, columns)
+            yield Event("row", line({"id": name, "state": item.summary["state"], "html": html}), name)
 
     def _list_event(self, run: ShownRun, is_new: bool) -> Event:
         html = self.renderer.part("run_row.html", "row", run, 0.0)
-        return Event("row", line({"id": f"run-{run.id}", "new": is_new, "html": html}))
+        return Event("row", line({"id": f"run-{run.id}", "new": is_new, "html": html}), run.id)
 
     async def _step(self, request: web.Request) -> web.StreamResponse:
         """What a step holds: as text in parts of 5 MB, as JSON, or as a file of any size."""
@@ -203,6 +194,10 @@ class WebApp:
         if data is None:
             raise NotFound("there is no such file")
         return web.Response(body=data, content_type=_TYPES[name.rpartition(".")[2]], charset="utf-8")
+
+
+def _part(name: str, html: str) -> Event:
+    return Event("part", line({"id": name, "html": html}), name)
 
 
 @cache

@@ -33,6 +33,8 @@ _READ = 1 << 22
 """Bytes of a value, as it is stored, that are read at once: no read lasts while somebody takes in what it found."""
 MAX_ROW_BYTES, MAX_ROWS_BYTES = 32 << 20, 64 << 20
 """Bytes of JSON that an item may hold to be shown, and all items of a page. A few bytes in the file may be very many."""
+MAX_CAUSES = 50
+"""Causes of failures that are told apart."""
 _MAX_USAGE = 1 << 10
 """Bytes of a step's usage, as it is stored: it is never so long that it is compressed."""
 _PAYLOAD, _RECORD = 2, 10
@@ -164,8 +166,8 @@ class JournalBrowser(JournalReader):
         return ZERO
 
     def failure_causes(self) -> list[CauseOfFailures]:
-        """The failures of the run by its 50 most frequent causes, the most frequent first."""
-        found = self._all("failure_causes")
+        """The failures of the run by its MAX_CAUSES most frequent causes, the most frequent first."""
+        found = self._all("failure_causes", MAX_CAUSES)
         return [
             CauseOfFailures(cause, count, first, last, [text for (text,) in self._all("failure_examples", cause)])
             for cause, count, first, last in found

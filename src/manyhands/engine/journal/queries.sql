@@ -434,7 +434,7 @@ SELECT DISTINCT item FROM (SELECT item FROM failures WHERE id > ?1 ORDER BY id L
 SELECT id, process, host, started_at, heartbeat_at, ended_at, ending, paused_at FROM sessions ORDER BY id DESC LIMIT ?;
 
 -- name: failure_causes
-SELECT cause, count(*), min(at), max(at) FROM failures GROUP BY cause ORDER BY count(*) DESC LIMIT 50;
+SELECT cause, count(*), min(at), max(at) FROM failures GROUP BY cause ORDER BY count(*) DESC LIMIT ?;
 
 -- name: failure_examples
 -- of the latest ones with a cause

@@ -610,7 +610,7 @@
 
   // --- What changes while runs go on
 
-  const listened = one("[data-events]"), news = new Set();
+  const listened = one("[data-events]"), news = new Set(), indexNote = one("#index-note");
   let soon = 0, source = null, wasCut = false, hiddenSince = 0, saidAt = 0, lastSaid = "";
 
   /** Put something in the place of what it replaces, with the focus where it was. */
@@ -682,13 +682,15 @@
     }
   }
 
-  /** Bring the page up to date with what it would be now. */
+  /** Bring the page up to date. */
   async function refresh() {
     soon = 0;
     try {
       const page = await fetched(new URL(location.pathname + location.search, location.href));
       for (const part of all("[data-live]", page)) takePart({ id: part.dataset.live, html: part.innerHTML });
       takeSteps(page);
+      if (indexNote) indexNote.textContent = one("#index-note", page)?.textContent || "Load the page again to sort and search.";
+      if (one("#index-note", page)) setTimeout(refresh, 3000);
       for (const row of all("table[data-live-rows] tbody tr[id]", page)) takeRow({ id: row.id, html: row.outerHTML });
     } catch { /* the next event tells */ }
   }
@@ -705,9 +707,12 @@
     take("part", takePart);
     take("row", takeRow);
     take("problem", (text) => say(String(text)));
-    source.addEventListener("ended", () => {
+    source.addEventListener("changed", () => { soon ||= setTimeout(refresh, 700); });
+    source.addEventListener("ended", async () => {
       stopListening();
       source = "ended";
+      if (!table && !one("main > .item")) location.reload();
+      await refresh();
       sayLedger();
     });
   }
@@ -906,6 +911,7 @@
   openTarget();
   openHash();
   listen();
+  if (indexNote) setTimeout(refresh, 3000);
   document.addEventListener("click", onClick);
   document.addEventListener("auxclick", onClick);
   document.addEventListener("keydown", onKey);

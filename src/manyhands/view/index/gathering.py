@@ -62,7 +62,7 @@ class Entry:
     """Tool calls."""
     tool_failures: int | None = None
     seconds: float | None = None
-    """For how long steps were going on; those at the same time count once."""
+    """From its first beginning to its end."""
     calls: Mapping[str, tuple[int, int]] | None = None
     """Of each tool: calls, and how many of them failed."""
     labels: tuple[tuple[str, str], ...] = ()
@@ -184,6 +184,8 @@ class Gatherer:
             row.finished_at,
             _score(facts.score),
         )
+        if row.started_at is not None and row.finished_at is not None:
+            entry.seconds = row.finished_at - row.started_at
         entry.labels = self._labels(row, facts)
         texts = [row.key, _text(facts.input), _text(facts.outcome)]
         if row.message and row.message != facts.outcome:
@@ -199,18 +201,17 @@ class Gatherer:
 class _Counted:
     """What the steps of an item come to."""
 
-    __slots__ = ("calls", "cost", "last_output", "spans", "tokens_in", "tokens_out", "turns")
+    __slots__ = ("calls", "cost", "last_output", "tokens_in", "tokens_out", "turns")
 
     def __init__(self) -> None:
         self.tokens_in = self.tokens_out = self.turns = 0
         self.cost = 0.0
         self.calls: dict[str, list[int]] = {}
-        self.spans: list[tuple[float, float]] = []
         self.last_output: bytes | None = None
 
     def fill(self, entry: Entry) -> None:
         """Enter the figures."""
-        entry.cost, entry.turns, entry.seconds = self.cost, self.turns, _seconds(self.spans)
+        entry.cost, entry.turns = self.cost, self.turns
         entry.tokens, entry.tokens_out = self.tokens_in + self.tokens_out, self.tokens_out
         entry.tools = entry.tool_failures = 0
         if self.calls:
@@ -251,8 +252,6 @@ def _counted(marks: Iterable[StepMark], attempt: int, counted: tuple[int, int], 
                 slot[0] += used[0]
                 slot[1] += used[1]
                 slot[2] += used[2]
-        if is_latest:
-            found.spans.append((started, ended))
         if kind == MODEL:
             if is_latest and not scope:
                 found.turns += 1
@@ -282,19 +281,6 @@ def _calls(kind: str, request: bytes, output: bytes | None) -> list[tuple[str, b
         return [(name, bool(result.get("failed"))) for name, result in zip(names, results, strict=True)]
     except _DAMAGED:
         return []
-
-
-def _seconds(spans: list[tuple[float, float]]) -> float:
-    """For how long at least one of several spans was going on."""
-    if len(spans) == 1:
-        return max(0.0, spans[0][1] - spans[0][0])
-    spans.sort()
-    total, until = 0.0, float("-inf")
-    for start, end in spans:
-        if end > until:
-            total += end - max(start, until)
-            until = end
-    return total
 
 
 def slot_of(time: float) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 
 from manyhands.core.errors import ManyhandsError
 from manyhands.engine.journal.reader import JournalReader
@@ -45,7 +45,7 @@ class Indexes:
         elif await asyncio.to_thread(self._is_current, run) or not self._start(run):
             return
         process, until = self._processes[run.id][0], monotonic() + _WAITING
-        while monotonic() < until and not self._is_there(run) and process.is_going_on:
+        while monotonic() < until and process.is_going_on and not await asyncio.to_thread(self._can_be_shown, run):
             await asyncio.sleep(0.02)
 
     def close(self) -> None:
@@ -55,17 +55,22 @@ class Indexes:
         self._processes.clear()
 
     @contextmanager
-    def opened(self, run: ShownRun) -> Iterator[tuple[RunIndex | None, str]]:
-        """The index of a run, if it can be used, and a line that says what to know of it. An index that turns out to be damaged while it is
-        used is none."""
-        index, note = self._found(run)
+    def opened(self, run: ShownRun, reader: JournalReader) -> Iterator[tuple[RunIndex | None, str]]:
+        """The index of a run, if it can be used, and a line that says what to know of it, as that it is behind its journal. An index that
+        turns out to be damaged while it is used is none."""
+        index, note = self._found(run, reader)
         if index is None:
             yield None, note
             return
         with closing(index):
             yield index, note
 
-    def _found(self, run: ShownRun) -> tuple[RunIndex | None, str]:
+    def is_coming(self, run: ShownRun) -> bool:
+        """Whether the index of a run is being made, and can't be used yet."""
+        process = self._processes.get(run.id)
+        return process is not None and process[0].is_going_on and not self._is_there(run)
+
+    def _found(self, run: ShownRun, reader: JournalReader) -> tuple[RunIndex | None, str]:
         if not self._is_on:
             return None, ""
         if run.copy:
@@ -78,9 +83,7 @@ class Indexes:
             index = RunIndex.open(run.folder, run.id, self._folder)
             if index is not None:
                 self._complete.add(run.id)
-                progress = index.progress
-                difference = 0 if run.is_live else progress.difference
-                return index, f"The index differs from the run in {difference:,} items." if difference else ""
+                return index, self._behind(run, index, reader)
             found = progress_of(run.folder, run.id, self._folder)
         except NoIndex as error:
             return None, str(error)
@@ -94,6 +97,22 @@ class Indexes:
         if found is None or not found.total:
             return None, "Sorting and searching come in a moment: the index of the run is being made."
         return None, f"Sorting and searching come soon: {found.done / found.total:.0%} of the index is made."
+
+    def _behind(self, run: ShownRun, index: RunIndex, reader: JournalReader) -> str:
+        """A line that says by how much an index is behind its journal; nothing if it is not, or is kept up."""
+        process = self._processes[run.id][0] if run.id in self._processes else None
+        is_kept_up = process is not None and process.is_going_on
+        if (run.is_live and is_kept_up and time() - index.progress.at < _AGAIN) or not index.is_behind(reader):
+            return ""
+        items = index.difference(reader)
+        behind = "The index is behind the run" + (f", in {items:,} item{'' if items == 1 else 's'}" if items else "")
+        if is_kept_up:
+            return f"{behind}: it is being brought up to date."
+        return f"{behind}: {process.problem}" if process is not None and process.problem else f"{behind}."
+
+    def _can_be_shown(self, run: ShownRun) -> bool:
+        """Whether there is an index, and of a run that nobody executes, all of it."""
+        return self._is_there(run) and (run.is_live or self._is_current(run))
 
     def _is_there(self, run: ShownRun) -> bool:
         try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from manyhands.core.errors import ManyhandsError
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.view.index.building import is_behind
+from manyhands.view.index.building import difference_of, is_behind
 from manyhands.view.index.conditions import TEXT_ROW, USUAL_EFFORT, Condition, Effort, conditions
 from manyhands.view.index.database import (
     BUILDING,
@@ -67,7 +67,6 @@ class RunIndex:
     def __init__(self, stem: Path, connection: sqlite3.Connection, effort: Effort) -> None:
         self._effort = effort
         self._stem = stem
-        self._inode = with_suffix(stem, COMPLETE).stat().st_ino
         self._connection = connection
         self._until = float("inf")
         self._connection.set_progress_handler(self._is_over, _STEPS_BETWEEN_LOOKS)
@@ -93,18 +92,15 @@ class RunIndex:
         """Idempotent."""
         self._connection.close()
 
-    @property
-    def is_replaced(self) -> bool:
-        """Whether the file that is open is not the run's index any more: it was removed or made again."""
-        try:
-            return self._inode != with_suffix(self._stem, COMPLETE).stat().st_ino
-        except OSError:
-            return True
-
     def is_behind(self, reader: JournalReader) -> bool:
         """Whether the journal has changed since the index was last brought to where it was: then a process has to be at work."""
         with self._within(PAGE_SECONDS), self._errors():
             return is_behind(self._connection, reader)
+
+    def difference(self, reader: JournalReader) -> int:
+        """How many items are in another state than in the index."""
+        with self._within(PAGE_SECONDS), self._errors():
+            return difference_of(self._connection, reader)
 
     @property
     def progress(self) -> Progress:
@@ -181,12 +177,12 @@ class RunIndex:
                 return Series(SLOT_SECONDS, [])
             width = _width(begin, end, max(2, min(most_points, MAX_POINTS)))
             rows = self._all(
-                "SELECT slot / ?3, sum(finished), sum(failed), sum(failures), sum(tokens_in), sum(tokens_out), sum(cost) FROM slot "
-                "WHERE slot BETWEEN ?1 AND ?2 GROUP BY 1",
+                "SELECT slot / ?3, sum(finished), sum(completed), sum(failed), sum(failures), sum(tokens_in), sum(tokens_out), "
+                "sum(cost) FROM slot WHERE slot BETWEEN ?1 AND ?2 GROUP BY 1",
                 (begin, end, width),
             )
         found, seconds = {row[0]: row[1:] for row in rows}, SLOT_SECONDS * width
-        nothing = (0, 0, 0, 0, 0, 0.0)
+        nothing = (0, 0, 0, 0, 0, 0, 0.0)
         places = range(begin // width, end // width + 1)
         return Series(seconds, [Point(seconds * place, *found.get(place, nothing)) for place in places])
 
@@ -390,7 +386,6 @@ def _progress(connection: sqlite3.Connection, *, is_complete: bool) -> Progress:
         total,
         float(at),
         get_state(connection, "difference", 0),
-        get_state(connection, "commits", 0),
     )
 
 

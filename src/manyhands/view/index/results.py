@@ -22,8 +22,6 @@ class Progress:
     """When it was begun, or last brought to where the journal was."""
     difference: int
     """Items that are in another state than in the index, found when it was last looked at."""
-    commits: int
-    """The fact ``commits`` of the journal as it was then: where the journal has more of them, the index is behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,8 @@ class Point:
     at: float
     """Its beginning, in seconds since 1970 UTC."""
     finished: int
-    """Items that ended, failed ones included."""
+    """Items that ended, whichever way."""
+    completed: int
     failed: int
     failures: int
     """Failures, also those after which an item was tried again."""

@@ -18,11 +18,11 @@ CREATE TABLE item (
     kind INTEGER NOT NULL,
     position INTEGER NOT NULL,
     score REAL,
-    cost REAL,                       -- this and the next six: null where no step was recorded
+    cost REAL,                       -- this and the next six, but for seconds: null where no step was recorded
     tokens INTEGER,                  -- of input and output
     turns INTEGER,
     tools INTEGER,                   -- tool calls
-    seconds REAL,
+    seconds REAL,                    -- from the first beginning to the end; null where there is none
     tool_failures INTEGER,
     tokens_out INTEGER,
     finished REAL,
@@ -77,7 +77,8 @@ CREATE TABLE score_bucket (          -- items by score: floor(20 * score), from 
 
 CREATE TABLE slot (                  -- what happened in each 5 seconds since 1970
     slot INTEGER PRIMARY KEY,
-    finished INTEGER NOT NULL,       -- items whose present end it was, failed ones included
+    finished INTEGER NOT NULL,       -- items whose present end it was, whichever end
+    completed INTEGER NOT NULL,
     failed INTEGER NOT NULL,
     failures INTEGER NOT NULL,       -- of attempts, also where another one followed
     tokens_in INTEGER NOT NULL,

@@ -107,7 +107,7 @@ class Writer:
                 "" if score is None else score,
                 "" if finished is None else finished,
             )
-            if entry.turns is None:
+            if entry.turns is None and entry.seconds is None:
                 without_steps.append(row)
             else:
                 with_steps.append((*row, *_figures_of(entry)))
@@ -182,7 +182,10 @@ class Writer:
     def _write_changes(self, events: Events) -> None:
         changes, self._changes = self._changes, _Changes()
         execute = self._connection.executemany
-        totals = _Totals({number for (state, _), number in self._kinds.items() if state == "failed"})
+        ends = [
+            {number for (state, _), number in self._kinds.items() if state == end} for end in ("completed", "failed")
+        ]
+        totals = _Totals(*ends)
         totals.count(1, changes.added)
         totals.count(-1, changes.removed)
         labels = Counter(changes.labels_added)
@@ -199,11 +202,12 @@ class Writer:
             totals.buckets.items(),
         )
         execute(
-            "INSERT INTO slot VALUES (?1, ?2, ?3, 0, 0, 0, 0.0) ON CONFLICT DO UPDATE SET finished = finished + ?2, failed = failed + ?3",
+            "INSERT INTO slot VALUES (?1, ?2, ?3, ?4, 0, 0, 0, 0.0) "
+            "ON CONFLICT DO UPDATE SET finished = finished + ?2, completed = completed + ?3, failed = failed + ?4",
             _flat(totals.slots.items()),
         )
         execute(
-            "INSERT INTO slot VALUES (?1, 0, 0, ?5, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET tokens_in = tokens_in + ?2, "
+            "INSERT INTO slot VALUES (?1, 0, 0, 0, ?5, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET tokens_in = tokens_in + ?2, "
             "tokens_out = tokens_out + ?3, cost = cost + ?4, failures = failures + ?5",
             _flat(events.slots.items()),
         )
@@ -237,14 +241,15 @@ class _Changes:
 
 
 class _Totals:
-    """By how much totals change. ``failed``: the ids of kinds of failed items."""
+    """By how much totals change. ``completed`` and ``failed``: the ids of kinds of such items."""
 
-    def __init__(self, failed: set[int]) -> None:
+    def __init__(self, completed: set[int], failed: set[int]) -> None:
+        self._completed = completed
         self._failed = failed
         self.kinds: Counter[int] = Counter()
         self.buckets: Counter[int] = Counter()
-        self.slots: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-        """Items that ended, and those of them that failed."""
+        self.slots: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+        """Items that ended, those of them that completed, and those that failed."""
 
     def count(self, by: int, items: Iterable[_Counted]) -> None:
         """Count items ``by`` so many times, 1 or -1."""
@@ -256,8 +261,10 @@ class _Totals:
             if finished is not None:
                 slot = self.slots[slot_of(finished)]
                 slot[0] += by
-                if kind in self._failed:
+                if kind in self._completed:
                     slot[1] += by
+                elif kind in self._failed:
+                    slot[2] += by
 
 
 def _mark(text: str) -> int:

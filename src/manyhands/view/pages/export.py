@@ -40,12 +40,13 @@ def export_name(run: str, form: str) -> str:
 
 
 def export_parts(reader: JournalBrowser, run: ShownRun, indexes: Indexes, form: str, query: Query) -> Iterator[bytes]:
-    """The file, a part for each page of items. ``form``: one of ``FORMS``; ``query``: filters and columns as of the table of items.
+    """The file, a part for each page of items. ``form``: one of ``FORMS``; ``query``: filters and columns as of the table of items, by
+    default all columns.
 
     Raises UserError, at its beginning, if the filters need an index that is not there (yet).
     """
     filters = filters_of(query)
-    with explained(reader.folder), indexes.opened(run) as (index, note):
+    with explained(reader.folder), indexes.opened(run, reader) as (index, note):
         if index is None and filters != applied_without_index(filters):
             raise UserError(note or "these filters need an index of the run, and there is none")
         pages = pages_of_items(reader, index, filters)
@@ -66,7 +67,7 @@ def _csv(reader: JournalBrowser, wanted: str, pages: Iterator[list[ItemRow]]) ->
     view = view_for(reader)
     shown = (shown_items(reader, view, rows) for rows in pages)
     first = next(shown, [])
-    columns = chosen_columns(all_columns(view), first, wanted)
+    columns = chosen_columns(all_columns(view), first, wanted) if wanted else all_columns(view)
     names = [each.name for column in columns for each in ((column, _WHY) if column.name == "state" else (column,))]
     every = chain([first], shown)
     yield b"".join(csv_lines(names, [_cells(item, columns) for item in next(every)], excel_safe=True))

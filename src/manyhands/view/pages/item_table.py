@@ -51,14 +51,17 @@ SORTED_BY = {
     "seconds": "seconds",
     "attempts": "retries",
     "turns": "turns",
-    "calls": "turns",
     "tool_calls": "tools",
 }
 """By what the index sorts when a heading is clicked."""
+_ONLY_DESCENDING = "retries"
+"""Which the index does not have of items without any: they come last either way."""
 RANGES = {"score": "Score", "cost": "Cost, US dollars", "tokens": "Tokens", "turns": "Turns", "seconds": "Seconds"}
 """What can be filtered by its least and greatest value."""
 _NOT_FILTERS = frozenset({"page", "at", "columns", "format", "as", "item"})
 _OTHER_NAMES = {"detail": "why"}
+_EXPORTED = ("completed", "discarded", "failed", "cancelled")
+"""States of items whose conversations can be exported."""
 _MAX_FACET = 20
 _LAST_PLACE = 1 << 62
 """Behind every position."""
@@ -91,6 +94,8 @@ class Facet:
 
     label: str
     values: Sequence[FacetValue]
+    more: int = 0
+    """Values that are not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,24 +297,22 @@ class _Table:
         if key is None:
             return Heading(column, None, "")
         now = ("-" if self.filters.descending else "") + self.filters.sort
-        turns = [key, f"-{key}"] if key == "position" else [f"-{key}", key]
+        turns = {"position": [key, f"-{key}"], _ONLY_DESCENDING: [f"-{key}", "position"]}.get(key, [f"-{key}", key])
         following = turns[(turns.index(now) + 1) % 2] if now in turns else turns[0]
         pairs = self.without("sort") if following == "position" else [*self.without("sort"), ("sort", following)]
         order = "descending" if now == f"-{key}" else "ascending" if now == key else "none"
         return Heading(column, self.href(pairs), order)
 
-    def value(self, name: str, value: str, label: str, count: int | str, tone: Tone = "") -> FacetValue:
+    def value(self, name: str, value: str, label: str, count: str, tone: Tone = "") -> FacetValue:
         href, is_chosen = self.switched(name, value)
-        return FacetValue(
-            cut(label, _MAX_LABEL), f"{count:,}" if isinstance(count, int) else count, href, is_chosen, tone
-        )
+        return FacetValue(cut(label, _MAX_LABEL), count, href, is_chosen, tone)
 
 
 def _look(site: Site, run: ShownRun, reader: JournalBrowser, query: Query) -> Page:
     assert run.summary is not None
     view, table = view_for(reader), _Table(site, run, query)
     counts = reader.counts()
-    with site.indexes.opened(run) as (index, note):
+    with site.indexes.opened(run, reader) as (index, note):
         filters = table.filters if index is not None else applied_without_index(table.filters)
         rows, before, behind = found_items(reader, index, filters, _start(reader, filters, query))
         count = _count(index, counts, filters)
@@ -331,6 +334,7 @@ def _look(site: Site, run: ShownRun, reader: JournalBrowser, query: Query) -> Pa
         "chosen": [*_chosen(table, ignored)],
         "count": count,
         "has_index": index is not None,
+        "is_index_coming": index is None and site.indexes.is_coming(run),
         "note": note,
         "text": table.filters.text,
         "ranges": [(name, label, *_bounds(table.filters, name)) for name, label in RANGES.items()],
@@ -340,7 +344,7 @@ def _look(site: Site, run: ShownRun, reader: JournalBrowser, query: Query) -> Pa
         "sorted_by": filters.sort,
         "previous": table.at(before),
         "next": table.at(behind),
-        "export": exports_of(site, run, table.pairs),
+        "export": exports_of(site, run, table, chosen),
     }
     data = {
         "run": run.id,
@@ -348,6 +352,7 @@ def _look(site: Site, run: ShownRun, reader: JournalBrowser, query: Query) -> Pa
         "items": [item.summary for item in items],
         "next": None if behind is None else str(behind),
         "previous": None if before is None else str(before),
+        "note": note,
         "not_applied": [f"{name}={value}" for name, value in ignored],
     }
     return Page(f"Items · {run.summary['run']}", "items.html", values, data)
@@ -373,30 +378,38 @@ def _count(index: RunIndex | None, counts: Mapping[tuple[str, str], int], filter
 
 
 def _facets(index: RunIndex | None, counts: Mapping[tuple[str, str], int], table: _Table) -> Iterator[Facet]:
-    """The filters to choose, with how many of the items that are found they would leave."""
+    """The filters to choose, with how many of the items that are found they would leave: at least so many, where there was no time to
+    count them all."""
     found = None if index is None or table.filters.is_empty else index.facets(table.filters)
-    kinds = counts if found is None else found.states
     states: dict[str, int] = dict.fromkeys((*LEDGER[:-1], "running", "pending"), 0)
     why: dict[str, int] = {}
-    for (state, detail), number in kinds.items():
+    for (state, detail), number in (counts if found is None else found.states).items():
         states[state] = states.get(state, 0) + number
         if detail:
             why[detail] = why.get(detail, 0) + number
+    count = "{:,}" if found is None or found.is_exact else "≥ {:,}"
     yield Facet(
         "State",
-        [table.value("state", each, each, n, STATE_TONES.get(each, "muted")) for each, n in states.items() if n],
+        [
+            table.value("state", each, each, count.format(n), STATE_TONES.get(each, "muted"))
+            for each, n in states.items()
+            if n
+        ],
     )
     if why:
-        yield Facet("Why", [table.value("why", each, each.replace("_", " "), n) for each, n in _most(why)])
+        values = [table.value("why", each, each.replace("_", " "), count.format(n)) for each, n in _most(why)]
+        yield Facet("Why", values, len(why) - len(values))
     if index is None:
         return
     found = found or index.facets(table.filters)
-    for name, values in found.labels.items():
-        if len(values) > 1 or (len(values) == 1 and table.filters.labels):
-            shown = [table.value("label", f"{name}={each}", each, n) for each, n in _most(values)]
-            yield Facet(name.replace("_", " ").capitalize(), shown)
+    count = "{:,}" if found.is_exact else "≥ {:,}"
+    for name, of_label in found.labels.items():
+        if len(of_label) > 1 or (len(of_label) == 1 and table.filters.labels):
+            values = [table.value("label", f"{name}={each}", each, count.format(n)) for each, n in _most(of_label)]
+            yield Facet(name.replace("_", " ").capitalize(), values, len(of_label) - len(values))
     if found.tools:
-        yield Facet("Tools called", [table.value("tool", each, each, n) for each, n in _most(found.tools)])
+        values = [table.value("tool", each, each, count.format(n)) for each, n in _most(found.tools)]
+        yield Facet("Tools called", values, len(found.tools) - len(values))
 
 
 def _most(values: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -417,13 +430,19 @@ def _bounds(filters: Filters, name: str) -> tuple[str, str]:
     return "" if least is None else f"{least:g}", "" if greatest is None else f"{greatest:g}"
 
 
-def exports_of(site: Site, run: ShownRun, pairs: Sequence[tuple[str, str]]) -> Mapping[str, str]:
-    """Where what the filters find can be had as files, and the command that writes the conversations."""
+def exports_of(site: Site, run: ShownRun, table: _Table, columns: Sequence[Column]) -> Mapping[str, str]:
+    """Where what the filters find can be had as files; the command that writes its conversations, as far as a command can choose them, or
+    nothing; and what that command does not heed."""
     assert run.summary is not None
     command = f"manyhands export {shlex.quote(run.summary['folder'])} --to openai"
-    ticked = f"{command} --states completed,discarded,failed,cancelled"
-    for name, value in pairs:
-        if name == "state":
-            command += f" --states {shlex.quote(value)}"
-    kinds = {kind: site.links.export(run.id, [*pairs, ("as", kind)]) for kind in ("csv", "jsonl", "keys")}
-    return {**kinds, "command": command, "ticked": ticked}
+    states = [state for state in table.filters.states if state in _EXPORTED]
+    chosen = [("columns", ",".join(column_id(column.name) for column in columns))]
+    others = [name for name, _ in table.filters.query() if name not in ("state", "sort")]
+    kinds = {kind: site.links.export(run.id, [*table.pairs, ("as", kind)]) for kind in ("jsonl", "keys")}
+    return {
+        **kinds,
+        "csv": site.links.export(run.id, [*table.without("columns"), *chosen, ("as", "csv")]),
+        "command": f"{command} --states {','.join(states)}" if states else "" if table.filters.states else command,
+        "ticked": f"{command} --states {','.join(_EXPORTED)}",
+        "not_heeded": ", ".join(dict.fromkeys(name.replace("_", " ") for name in others)),
+    }

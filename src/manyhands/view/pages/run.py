@@ -10,8 +10,9 @@ from itertools import islice
 from time import time
 from typing import Any
 
+from manyhands.core.errors import ManyhandsError
 from manyhands.core.text import cut
-from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser
+from manyhands.engine.journal.browsing import MAX_CAUSES, UNREADABLE, JournalBrowser
 from manyhands.runs.ledger import left_to_do
 from manyhands.runs.shown.blocks import (
     Block,
@@ -67,7 +68,7 @@ async def run_page(site: Site, run_id: str, query: Query) -> Page:
     def look(reader: JournalBrowser) -> tuple[Sequence[Tab], list[Section], RunStatus]:
         view = view_for(reader)
         status = run_status(reader)
-        with site.indexes.opened(run) as (index, _):
+        with site.indexes.opened(run, reader) as (index, _):
             over_time = [] if index is None else [*_over_time(index)]
         head = head_sections(view)
         files = [section for section in head if section.title == "Files"]
@@ -81,17 +82,19 @@ async def run_page(site: Site, run_id: str, query: Query) -> Page:
         "sections": sections,
         "notes": [*notes(run)],
         "commands": [*commands(run)],
-        **ledger_values(run, status["figures"]),
+        "figures": status["figures"],
+        **ledger_values(run),
     }
-    return Page(
-        run.summary["run"], "run.html", values, {"run": run.summary, "figures": status["figures"], "sections": sections}
-    )
+    data = {"run": run.summary, **{name: values[name] for name in ("figures", "notes", "commands", "sections")}}
+    return Page(run.summary["run"], "run.html", values, data)
 
 
 def head_sections(view: RunView) -> list[Section]:
     """What the workload has to say of the run; nothing where its files or facts can't be read."""
     try:
         return [*view.head()]
+    except ManyhandsError as error:
+        return [Section("", [Note(f"What belongs to its workload can't be shown: {error}", "bad")])]
     except UNREADABLE as error:
         return [Section("", [Note(f"What belongs to its workload can't be shown ({error!r}).", "bad")])]
 
@@ -125,16 +128,14 @@ def ledger_values(run: ShownRun, figures: Sequence[Figure] = ()) -> Mapping[str,
     return {
         "run": run,
         "states": [(state, count) for state, count in states if count or state in ("completed", "failed")],
-        "facts": [*_facts(run, figures)],
+        "facts": [*(Fact(each["label"], Cell(each["text"])) for each in figures), *_facts(run)],
     }
 
 
-def _facts(run: ShownRun, figures: Sequence[Figure]) -> Iterator[Fact]:
+def _facts(run: ShownRun) -> Iterator[Fact]:
     summary = run.summary
     assert summary is not None
     usage, ledger = summary["usage"], summary["ledger"]
-    for figure in figures:
-        yield Fact(figure["label"], Cell(figure["text"]))
     limit = "" if run.max_cost is None else f"of {money(run.max_cost)}"
     yield Fact("cost", Cell(money(usage["cost"]), about=limit))
     yield Fact(
@@ -174,7 +175,7 @@ def commands(run: ShownRun) -> Iterator[Command]:
     if not run.is_live and left_to_do(ledger):
         yield Command("To go on with it:", f"manyhands resume {folder}")
     if ledger["failed"]:
-        yield Command("To execute failed items again:", f"manyhands retry {folder} --state failed")
+        yield Command("To execute failed items again:", f"manyhands retry {folder}")
 
 
 def _over_time(index: RunIndex) -> Iterator[Section]:
@@ -182,11 +183,15 @@ def _over_time(index: RunIndex) -> Iterator[Section]:
     series = index.series()
     points = series.points
     if len(points) > 2:
-        step = {60: "minute", 3600: "hour", 86_400: "day"}.get(series.seconds) or duration(series.seconds)
-        ended = Series(
-            "ended well", [(point.at, float(point.finished - point.failed)) for point in points], tone="good"
-        )
-        failed = Series("failed", [(point.at, float(point.failed)) for point in points], tone="bad")
+        step = _step(series.seconds)
+        ended = [
+            Series("completed", [(point.at, float(point.completed)) for point in points], tone="good"),
+            Series("failed", [(point.at, float(point.failed)) for point in points], tone="bad"),
+        ]
+        others = [point.finished - point.completed - point.failed for point in points]
+        if any(others):
+            pairs = zip(points, others, strict=True)
+            ended.append(Series("discarded or cancelled", [(point.at, float(n)) for point, n in pairs], tone="warn"))
         again = Series(
             "failures, with those tried again", [(point.at, float(point.failures)) for point in points], tone="warn"
         )
@@ -195,7 +200,7 @@ def _over_time(index: RunIndex) -> Iterator[Section]:
             Series("output", [(point.at, float(point.tokens_out)) for point in points]),
         ]
         charts: list[Sequence[Block]] = [
-            [Chart("area", f"Items per {step}", [ended, failed], "time (UTC)", "items", "time")],
+            [Chart("area", f"Items per {step}", ended, "time (UTC)", "items", "time")],
             [Chart("area", f"Tokens per {step}", tokens, "time (UTC)", "tokens", "time", "tokens")],
         ]
         if any(point.cost for point in points):
@@ -208,9 +213,17 @@ def _over_time(index: RunIndex) -> Iterator[Section]:
     if sum(scores) > 1:
         width = 1 / len(scores)
         bars = Series("items", [((number + 0.5) * width, float(count)) for number, count in enumerate(scores)])
-        yield Section("Scores", [Chart("bars", "Distribution of scores", [bars], "score", "items")])
+        yield Section("", [Chart("bars", "Distribution of scores", [bars], "score", "items")])
     if tools := index.tools():
         yield Section("Tools", [_tool_table(tools, index.progress.total)])
+
+
+def _step(seconds: int) -> str:
+    """A stretch of time as what something is counted per."""
+    for length, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds % length == 0:
+            return name if seconds == length else f"{seconds // length} {name}s"
+    return f"{seconds} s"
 
 
 def _tool_table(tools: Sequence[ToolFigures], items: int) -> Table:
@@ -238,7 +251,11 @@ def _tool_table(tools: Sequence[ToolFigures], items: int) -> Table:
         Column("median", "median", is_number=True, about="How long calls took, of all attempts."),
         Column("p95", "95 % within", is_number=True),
     )
-    return Table(columns, rows)
+    return Table(columns, rows, about=_more(len(tools) - len(rows)))
+
+
+def _more(count: int) -> str:
+    return f"… and {count:,} more" if count > 0 else ""
 
 
 def overview_sections(reader: JournalBrowser, status: RunStatus, files: Sequence[Section]) -> Iterator[Section]:
@@ -253,7 +270,8 @@ def overview_sections(reader: JournalBrowser, status: RunStatus, files: Sequence
     yield from files
     if not files and (listed := [*_files(reader)]):
         columns = (Column("file", "file"), Column("size", "size", is_number=True))
-        yield Section("Files", [Table(columns, listed, about=str(reader.folder))])
+        about = " ".join(filter(None, (str(reader.folder), _more(len(listed) - _FILES))))
+        yield Section("Files", [Table(columns, listed[:_FILES], about=about)])
     yield Section("Settings", [Fold("As recorded with the run", [Value(reader.meta("spec"))])])
 
 
@@ -272,6 +290,7 @@ def _causes(reader: JournalBrowser) -> Table | None:
         )
     if not rows:
         return None
+    about = "the most frequent ones" if len(rows) == MAX_CAUSES else ""
     columns = (
         Column("cause", "cause"),
         Column("count", "times", is_number=True),
@@ -279,21 +298,26 @@ def _causes(reader: JournalBrowser) -> Table | None:
         Column("last", "last (UTC)"),
         Column("examples", "for example"),
     )
-    return Table(columns, rows)
+    return Table(columns, rows, about=about)
 
 
 def _details(status: RunStatus) -> Table | None:
     rows = [
         (
             Cell(state, tone=STATE_TONES[state]),
-            Cell(cut(why, _MAX_NAME).replace("_", " "), link=Link(query={"state": state, "why": why})),
+            Cell(cut(why, _MAX_NAME).replace("_", " "), link=_link_to(state, why)),
             Cell(f"{count:,}", count),
         )
         for state, reasons in status["ledger"]["by_cause"].items()
         for why, count in sorted(reasons.items(), key=lambda each: -each[1])
     ]
     columns = (Column("state", "state"), Column("why", "why"), Column("items", "items", is_number=True))
-    return Table(columns, rows[:_REASONS]) if rows else None
+    return Table(columns, rows[:_REASONS], about=_more(len(rows) - _REASONS)) if rows else None
+
+
+def _link_to(state: str, why: str) -> Link | None:
+    """The items of a state that have a reason or cause: none is recorded of those that have not ended."""
+    return None if state == "pending" else Link(query={"state": state, "why": why})
 
 
 def _history(reader: JournalBrowser, status: RunStatus) -> Iterator[Section]:
@@ -307,7 +331,7 @@ def _history(reader: JournalBrowser, status: RunStatus) -> Iterator[Section]:
             else Cell("no end recorded", tone="muted"),
             Cell(f"{each.host}, process {each.process}"),
         )
-        for each in reader.sessions(_SESSIONS)
+        for each in reader.sessions(_SESSIONS + 1)
     ]
     if sessions:
         columns = (
@@ -317,7 +341,8 @@ def _history(reader: JournalBrowser, status: RunStatus) -> Iterator[Section]:
             Column("ending", "ended as"),
             Column("where", "where"),
         )
-        yield Section("Sessions", [Table(columns, sessions)])
+        about = "" if len(sessions) <= _SESSIONS else f"the last {_SESSIONS}"
+        yield Section("Sessions", [Table(columns, sessions[:_SESSIONS], about=about)])
     if status["orders"]:
         orders = [
             (
@@ -361,5 +386,5 @@ def _files(reader: JournalBrowser) -> Iterator[Sequence[Cell]]:
         for path in islice(reader.folder.iterdir(), _MAX_FILES):
             if path.is_file() and not path.name.startswith((".", "run.")):
                 found += [(path.name, path.stat().st_size)]
-    for name, size in sorted(found)[:_FILES]:
+    for name, size in sorted(found):
         yield Cell(name), Cell(f"{size:,}", size)

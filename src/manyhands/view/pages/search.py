@@ -94,7 +94,7 @@ async def _found(site: Site, every: Sequence[ShownRun], text: str) -> tuple[list
 
 def found_in(reader: JournalBrowser, run: ShownRun, text: str, indexes: Indexes) -> FoundIn:
     """The items of a run that are called so, then those that have the words."""
-    with indexes.opened(run) as (index, _):
+    with indexes.opened(run, reader) as (index, _):
         rows = list(_rows(reader, text, index))
     shown = shown_items(reader, view_for(reader), rows[:MAX_ITEMS])
     return FoundIn(run, shown, len(rows) > MAX_ITEMS, index is not None)
