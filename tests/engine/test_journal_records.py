@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manyhands
+from manyhands.core.clock import SystemClock
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.engine.contract import PlannedItem
 from manyhands.engine.journal import database
+from manyhands.engine.journal.browsing import MAX_QUERY_SECONDS, JournalBrowser, TooSlow
 from manyhands.engine.journal.database import queries
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.journal.records import COMPRESS_FROM, pack, unpack
+from manyhands.engine.journal.store import Store
 
 TEXT = st.text(st.characters(exclude_categories=()))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
@@ -86,3 +94,32 @@ def test_each_query_that_reads_is_used_in_one_place() -> None:
 def test_nobody_else_reads_the_queries() -> None:
     outside = [path for path in Path(manyhands.__file__).parent.rglob("*.py") if path.parent != JOURNAL]
     assert [path for path in outside if "journal.database" in path.read_text()] == []
+
+
+# --- Streams
+
+
+def journal_of(folder: Path, items: int) -> Path:
+    """A run of so many completed items."""
+    with closing(Store(folder, SystemClock(), print)) as store:
+        outcome = Outcome(ItemState.COMPLETED, {"text": "x" * 100})
+        store.plan((PlannedItem(f"k{number}", {"n": number}, outcome) for number in range(items)), 1)
+    return folder
+
+
+def test_what_is_streamed_may_be_taken_slowly(tmp_path: Path) -> None:
+    folder = journal_of(tmp_path, 1200)
+    with closing(JournalReader(folder)) as reader:
+        expected = [each.key for each in reader.results()]
+    with closing(JournalBrowser(folder)) as reader, reader.limited(60.0):
+        stream = reader.results()
+        found = [next(stream).key]
+        time.sleep(1.1 * MAX_QUERY_SECONDS)
+        assert [*found, *(each.key for each in stream)] == expected
+        assert [each["n"] for each in reader.payloads()] == list(range(1200))
+        assert len(list(reader.completed_records())) == 1200
+
+
+def test_a_stream_that_takes_too_long_says_so(tmp_path: Path) -> None:
+    with closing(JournalBrowser(journal_of(tmp_path, 1200))) as reader, reader.limited(-1.0), pytest.raises(TooSlow):
+        list(reader.results())

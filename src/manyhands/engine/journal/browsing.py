@@ -39,6 +39,8 @@ _MAX_USAGE = 1 << 10
 """Bytes of a step's usage, as it is stored: it is never so long that it is compressed."""
 _PAYLOAD, _RECORD = 2, 10
 """Where they are in a row of items."""
+_PAGE = 100
+"""Rows that are read at once where all are gone through."""
 _LAST_SECOND = 253402300799.0
 """Of the year 9999."""
 Value = Literal["request", "output"]
@@ -107,7 +109,8 @@ class JournalBrowser(JournalReader):
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """Queries inside take no longer than that together, and each no longer than MAX_QUERY_SECONDS, else TooSlow is raised."""
+        """Queries inside take no longer than that together, and each no longer than MAX_QUERY_SECONDS, else TooSlow is raised. What is
+        streamed is read by a query for each hundred rows."""
         end = monotonic() + seconds
         self._connection.set_progress_handler(
             lambda: monotonic() > min(end, self._asked_at + MAX_QUERY_SECONDS), _INSTRUCTIONS
@@ -317,6 +320,12 @@ class JournalBrowser(JournalReader):
         except DamagedBlob as error:
             return _damaged(row, str(error))
         return found if _has_types(found) else _damaged(row, f"{self._path}: item {row[0]}: its row is damaged")
+
+    def _streamed(self, query: str) -> Iterator[tuple[Any, ...]]:
+        position = -1
+        while rows := self._all(query, position, _PAGE):
+            yield from rows
+            position = rows[-1][-1]
 
     def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
