@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from manyhands.engine.journal.database import queries
-from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.engine.journal.records import pack
 from manyhands.runs.shown.blocks import Fold, Link, Text, Value
 from manyhands.runs.summaries import summarizer_of
 from tests.support.job_folders import FUNCTION, JobFolder
+from tests.support.shown_blocks import browsed, damage, viewed
 from tests.support.shown_blocks import facts as facts_of
 from tests.support.shown_blocks import parts as of_kind
-from tests.support.shown_blocks import viewed
 from tests.support.shown_parts import item_parts, notes_of, page_parts, rows_of, texts
 
 SCHEMA = {
@@ -237,6 +239,26 @@ def test_wide_tables_and_long_cells_are_cut_and_there_in_full(folder: JobFolder)
     assert len(row["text"].about) > 900
     assert len(facts_of(item)) >= 22
     assert [each.text for each in of_kind(item, Text)] == [long]
+
+
+def test_damaged_rows_are_the_only_ones_of_a_table_that_are(folder: JobFolder) -> None:
+    folder.write_rows(["one", "two", "three", "four"])
+    spawn(folder, FUNCTION, "--output_schema=s.json")
+    run = folder.folder()
+    damage(run, 2, "record")
+    damage(run, 3, "payload")
+    with closing(sqlite3.connect(run / JOURNAL)) as journal, journal:
+        journal.execute("UPDATE items SET record = ? WHERE number = 4", (pack(7),))
+    with browsed(run) as view:
+        found = rows_of(page_parts(view, "table"))
+    assert [(each["Row"].text, each["State"].text) for each in found] == [
+        ("row-1", "completed"),
+        ("row-2", "damaged"),
+        ("row-3", "damaged"),
+        ("row-4", "damaged"),
+    ]
+    assert all(each["State"].tone == "bad" and each["State"].about for each in found[1:])
+    assert [each["Row"].link for each in found] == [Link(item=number) for number in (1, 2, 3, 4)]
 
 
 def test_two_jobs_over_one_table_differ_where_they_report_something_else(folder: JobFolder) -> None:

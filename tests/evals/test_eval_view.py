@@ -12,13 +12,14 @@ import pytest
 
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.lock import RunLock
-from manyhands.runs.shown.blocks import Cell, Facts, Fold, Link, Messages, Section, Table, Text, block_json
+from manyhands.engine.journal.records import DamagedBlob
+from manyhands.runs.shown.blocks import Cell, Facts, Fold, Link, Messages, Note, Section, Table, Text, block_json
 from manyhands.runs.shown.run_view import RunView
 from manyhands.runs.summaries import item_summaries
 from manyhands.workloads.evals.results.shown import matrix
 from manyhands.workloads.evals.results.summary import SUMMARY
 from tests.support.eval_runs import EvalRun, perform_eval
-from tests.support.shown_blocks import facts, named, parts, rows, text_in, viewed
+from tests.support.shown_blocks import browsed, damage, facts, named, parts, rows, text_in, viewed
 
 OWN = """\
 def good(asked):
@@ -212,6 +213,49 @@ async def test_an_invalid_test_has_a_row(tmp_path: Path) -> None:
         assert facts(blocks)["status"].text == "– invalid"
         assert "input" in parts(blocks, Text)[0].text
         assert view.labels(found) == {"dataset": "suite"}
+
+
+@pytest.mark.parametrize("most", [200, 1])
+async def test_damaged_items_are_the_only_ones_of_the_matrix_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    run = await performed(tmp_path)
+    with viewed(run.folder) as view:
+        sound = matrix_of(view)
+        trial, unknown = item(view, "suite/flaky@good#1"), item(view, "suite/different@other")
+    damage(run.folder, trial.number, "record")
+    damage(run.folder, unknown.number, "payload")
+    monkeypatch.setattr(matrix, "MAX_TESTS", most)
+    found, query = dict[str, dict[str, Cell]](), dict[str, str]()
+    notes = []
+    with browsed(run.folder) as view:
+        while True:
+            sections = list(view.page("matrix", query))
+            found |= {row["test"].text: row for row in rows(parts(sections, Table)[0])}
+            notes += [note.text for note in parts(sections, Note)]
+            more = facts(sections).get("more")
+            if more is None:
+                break
+            assert more.link is not None
+            query = dict(more.link.query)
+        (groups,) = view.page("groups", {})
+        (run.folder / SUMMARY).unlink()
+        with pytest.raises(DamagedBlob):  # figures are those of all items
+            list(view.page("distribution", {}))
+    assert list(found) == ["same", "different", unknown.key, "broken", "flaky"]
+    assert {name: row["target:good"].text for name, row in found.items()} == {
+        "same": sound["same"]["target:good"].text,
+        "different": sound["different"]["target:good"].text,
+        unknown.key: "damaged",
+        "broken": sound["broken"]["target:good"].text,
+        "flaky": "damaged",
+    }
+    assert found["flaky"]["target:good"].link == Link(item=trial.number)
+    assert found["flaky"]["target:other"].text == sound["flaky"]["target:other"].text
+    assert found["different"]["target:other"].text == "damaged"  # one of its trials
+    assert found[unknown.key]["test"].link == Link(item=unknown.number)
+    assert [note for note in notes if "damaged" in note]
+    assert "1 damaged item" in text_in(groups)
 
 
 # --- Figures

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.browsing import JournalBrowser
+from manyhands.engine.journal.reader import JOURNAL, JournalReader
 from manyhands.runs.shown.blocks import Cell, Facts, Section, Table
 from manyhands.runs.shown.run_view import RunView, view_of
 
@@ -20,6 +22,19 @@ def viewed(folder: Path) -> Iterator[RunView]:
     """What there is to see of the run in a folder."""
     with closing(JournalReader(folder)) as reader:
         yield view_of(reader)
+
+
+@contextmanager
+def browsed(folder: Path) -> Iterator[RunView]:
+    """The same as the pages of the web app are given it, which show what can be read of a damaged run."""
+    with closing(JournalBrowser(folder)) as reader:
+        yield view_of(reader)
+
+
+def damage(folder: Path, number: int, column: str = "record") -> None:
+    """Make what a column of an item holds unreadable: its ``payload`` or its ``record``."""
+    with closing(sqlite3.connect(folder / JOURNAL)) as journal, journal:
+        journal.execute(f"UPDATE items SET {column} = ? WHERE number = ?", (b"zdamaged", number))
 
 
 def parts(value: Any, kind: type[T]) -> list[T]:

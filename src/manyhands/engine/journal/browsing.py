@@ -37,6 +37,8 @@ MAX_CAUSES = 50
 """Causes of failures that are told apart."""
 _MAX_USAGE = 1 << 10
 """Bytes of a step's usage, as it is stored: it is never so long that it is compressed."""
+_MAX_PAYLOAD = 1 << 18
+"""Bytes of JSON of a damaged row's payload."""
 _PAYLOAD, _RECORD = 2, 10
 """Where they are in a row of items."""
 _PAGE = 100
@@ -91,7 +93,7 @@ class CauseOfFailures:
 
 @dataclass(slots=True)
 class DamagedRow(ItemRow):
-    """An item whose row can't be read. It has no payload and no record, and ``message`` says what is wrong."""
+    """An item whose row can't be read, as ``message`` says. It has no record, and its payload only if that can be read and is small."""
 
 
 class JournalBrowser(JournalReader):
@@ -404,12 +406,16 @@ def _usage(blob: bytes | None) -> Mapping[str, Any]:
 
 
 def _damaged(row: tuple[Any, ...], problem: str) -> DamagedRow:
-    """What is left of a row: its number, key and position, and its state and attempt if they can be."""
-    number, key, _, state, attempt, *_, position = row
+    """What is left of a row: its number, key and position, and its payload, state and attempt if they can be."""
+    number, key, blob, state, attempt, *_, position = row
+    payload = None
+    if _unpacked_bytes([blob], _MAX_PAYLOAD) <= _MAX_PAYLOAD:
+        with suppress(*UNREADABLE):
+            payload = unpack(blob)
     states = {each.value: each for each in ItemState}
     known = states.get(state, ItemState.PENDING) if isinstance(state, str) else ItemState.PENDING
     attempt, position = (value if isinstance(value, int) else least for value, least in ((attempt, 1), (position, 0)))
-    return DamagedRow(number, str(key), None, known, attempt, 0, 0, None, None, problem, None, None, None, position)
+    return DamagedRow(number, str(key), payload, known, attempt, 0, 0, None, None, problem, None, None, None, position)
 
 
 def _has_types(row: ItemRow) -> bool:

@@ -203,7 +203,12 @@ class JournalReader:
 
     def items(self, behind: int = -1) -> Iterator[ItemRow]:
         """All items (behind a position) in order of the input, streamed."""
-        return self._paged("items_after", behind)
+        return map(self._row, self._items_after(behind))
+
+    def shown_items(self, behind: int = -1) -> Iterator[ItemRow]:
+        """The same for whoever shows items one by one, and adds up nothing: where ``items`` raises DamagedBlob, a JournalBrowser gives a
+        DamagedRow here."""
+        return (shown for row in self._items_after(behind) for shown in self._rows([row]))
 
     def items_numbered(self, behind: int, last: int, limit: int) -> list[ItemRow]:
         """Up to ``limit`` items behind a number, up to ``last``, in order of planning."""
@@ -284,7 +289,7 @@ class JournalReader:
 
     def unwritten(self) -> Iterator[ItemRow]:
         """Ended items whose output line is not known to be on disk."""
-        return self._paged("unwritten_items")
+        return map(self._row, self._paged("unwritten_items"))
 
     def finished(self, state: str | None = None) -> Iterator[FinishedItem]:
         """Ended items (in that state), in order of the input, streamed."""
@@ -489,10 +494,12 @@ class JournalReader:
         except DamagedBlob as error:
             raise DamagedBlob(f"{self._path}: {error}") from error
 
-    def _paged(self, query: str, position: int = -1) -> Iterator[ItemRow]:
+    def _items_after(self, position: int) -> Iterator[tuple[Any, ...]]:
+        return self._paged("items_after", position)
+
+    def _paged(self, query: str, position: int = -1) -> Iterator[tuple[Any, ...]]:
         while rows := self._all(query, position, PAGE):
-            for row in rows:
-                yield self._row(row)
+            yield from rows
             position = rows[-1][-1]
 
 

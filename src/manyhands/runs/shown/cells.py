@@ -11,9 +11,12 @@ from typing import Any, Final
 from manyhands.core.jsonio import Json, as_text
 from manyhands.core.text import cut
 from manyhands.engine.contract import ItemRow
+from manyhands.engine.journal.browsing import DamagedRow
 from manyhands.runs.ledger import timestamp
 from manyhands.runs.shown.blocks import Cell, Fact, Facts, Link, Tone
 
+DAMAGED: Final = "damaged"
+"""What stands in the place of whatever can't be read."""
 AFTER: Final = "after"
 """In the query of a page of rows: the position in the input behind which they begin."""
 STATE_TONES: Mapping[str, Tone] = {
@@ -38,9 +41,16 @@ _MAX_MEMBERS = 20
 
 
 def state_cell(row: ItemRow, link: Link | None = None) -> Cell:
-    """Where an item stands, and why."""
+    """Where an item stands, and why; of one whose row is damaged, that it is."""
+    if isinstance(row, DamagedRow):
+        return damaged_cell(row.message, link)
     why = row.message or row.reason or row.cause or ""
     return Cell(row.state.value, tone=STATE_TONES.get(row.state.value, ""), about=cut(why, _MAX_ABOUT), link=link)
+
+
+def damaged_cell(problem: str | None, link: Link | None = None) -> Cell:
+    """In the place of what can't be read, and why it can't."""
+    return Cell(DAMAGED, tone="bad", about=cut(problem or "", _MAX_ABOUT), link=link)
 
 
 def verdict_cell(verdict: Any) -> Cell:

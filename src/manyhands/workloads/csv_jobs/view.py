@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import counted
 from manyhands.engine.contract import ItemRow, RecordedStep
+from manyhands.engine.journal.browsing import UNREADABLE, DamagedRow
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import (
@@ -28,7 +29,16 @@ from manyhands.runs.shown.blocks import (
     Tone,
     Value,
 )
-from manyhands.runs.shown.cells import STATE_TONES, number_cell, pager, position_in, state_cell, time_cell, value_cell
+from manyhands.runs.shown.cells import (
+    STATE_TONES,
+    damaged_cell,
+    number_cell,
+    pager,
+    position_in,
+    state_cell,
+    time_cell,
+    value_cell,
+)
 from manyhands.runs.shown.run_view import PageInfo, RunView
 from manyhands.runs.summaries import ItemSummary
 from manyhands.workloads.csv_jobs.rows.stage_states import COMPLETED, FAILED, PENDING, SKIPPED, count_stages
@@ -114,10 +124,15 @@ class JobView(RunView):
         yield Section("Table", blocks)
 
     def _line(self, row: ItemRow, columns: Sequence[Column]) -> list[Cell]:
-        cells = self._table.cells(row)
-        link = Link(item=row.number)
-        first = value_cell(row.key, link=link)
-        return [first, state_cell(row), *(cells.get(column.name, Cell("")) for column in columns[2:])]
+        """The cells of a row; of one that is damaged, or of a form that is not known, no more than that it is."""
+        state, cells = state_cell(row), dict[str, Cell]()
+        if not isinstance(row, DamagedRow):
+            try:
+                cells.update(self._table.cells(row))
+            except UNREADABLE as error:
+                state = damaged_cell(f"this version can't show it as what it is ({error!r})")
+        first = value_cell(row.key, link=Link(item=row.number))
+        return [first, state, *(cells.get(column.name, Cell("")) for column in columns[2:])]
 
     def _schema_page(self, query: Mapping[str, str]) -> Iterator[Section]:
         table = self._table

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import counted
 from manyhands.engine.contract import ItemRow, ReplacedOutcome
+from manyhands.engine.journal.browsing import DamagedRow
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Link, Note, Section, Table
+from manyhands.runs.shown.cells import DAMAGED, damaged_cell
 from manyhands.workloads.evals.items import FAILED, PASSED
 from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.results.result_lines import WITHOUT_SCORE, TestResult, grouped_results
@@ -50,6 +53,11 @@ class Outcome:
         cell = result_cell(result, Link(item=row.number))
         return cls(row.number, result.status, result.score, cell, 0 < passed < len(result.trials or ()))
 
+    @classmethod
+    def of_damaged(cls, row: ItemRow) -> Outcome:
+        """Of an item that can't be read."""
+        return cls(row.number, DAMAGED, None, damaged_cell(row.message, Link(item=row.number)), False)
+
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
@@ -57,14 +65,20 @@ class MatrixRow:
 
     test_id: str | None
     dataset: str
+    """Empty for an item of which it can't be read what it is."""
     category: str
     tags: Sequence[str]
     outcomes: Mapping[str | None, Outcome]
-    """By target; None for a test that no target was run with."""
+    """By target; None for a test that no target was run with, and for an item of which it can't be read what it is."""
     position: int
-    """Of its last item in the input."""
+    """Of its last item in the input; of an item that stands by itself, of the last one of the test that it follows."""
     items: int
     """How many items it has."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it is an item of which it can't be read what it is."""
+        return not self.dataset
 
     @property
     def statuses(self) -> list[str]:
@@ -75,7 +89,8 @@ class MatrixRow:
         if self.category:
             yield "category", self.category
         yield from (("tag", tag) for tag in self.tags)
-        yield "dataset", self.dataset
+        if self.dataset:
+            yield "dataset", self.dataset
 
 
 FILTERS: Mapping[str, tuple[str, Callable[[MatrixRow], bool]]] = {
@@ -83,7 +98,7 @@ FILTERS: Mapping[str, tuple[str, Callable[[MatrixRow], bool]]] = {
     "failures": ("tests below the threshold at a target", lambda test: FAILED in test.statuses),
     "errors": (
         "tests without a score because of an error",
-        lambda test: any(s in WITHOUT_SCORE for s in test.statuses),
+        lambda test: any(s in (*WITHOUT_SCORE, DAMAGED) for s in test.statuses),
     ),
     "different": ("tests whose targets have not the same status", lambda test: len(set(test.statuses)) > 1),
     "flaky": (
@@ -95,21 +110,61 @@ FILTERS: Mapping[str, tuple[str, Callable[[MatrixRow], bool]]] = {
 
 
 def matrix_rows(reader: JournalReader, prepared: PreparedEval, behind: int = -1) -> Iterator[MatrixRow]:
-    """The tests of a run in order of the input, behind a position, streamed."""
-    present = (row for row in reader.items(behind) if not row.left_input)
-    for _, same in groupby(present, key=_test_of):
-        rows = list(same)
-        found = list(grouped_results(rows, prepared.thresholds, _replaced(reader, rows)))
-        any_one = found[0][1]
-        yield MatrixRow(
-            any_one.test_id,
-            any_one.dataset,
-            category_of(any_one.metadata),
-            [str(tag) for tag in any_one.tags or ()],
-            {result.target: Outcome.of(deciding(planned, result), result) for planned, result in found},
-            rows[-1].position,
-            len(rows),
-        )
+    """The tests of a run in order of the input, behind a position, streamed. What became of a test at a target can't be told where one of
+    its items there is damaged; an item of which not even the test can be read stands by itself, behind the test that it follows."""
+    before: list[ItemRow] = []
+    for rows in _by_test(row for row in reader.shown_items(behind) if not row.left_input):
+        known = [row for row in rows if row.payload is not None]
+        unknown = [row for row in rows if row.payload is None]
+        position = max(row.position for row in rows)
+        if known:
+            yield _matrix_row(reader, prepared, known, [*before, *unknown], position)
+        for row in unknown:
+            yield MatrixRow(row.key, "", "", (), {None: Outcome.of_damaged(row)}, position, 1)
+        before = unknown
+
+
+def _matrix_row(
+    reader: JournalReader, prepared: PreparedEval, rows: Sequence[ItemRow], unknown: Sequence[ItemRow], position: int
+) -> MatrixRow:
+    """The row of a test. ``rows``: all its items whose payload can be read; ``unknown``: items around them of which it can't be read what
+    they are, which may be the test's own."""
+    payload = rows[0].payload
+    test = payload.get("test", {})
+    damaged = {row.payload.get("target"): Outcome.of_damaged(row) for row in rows if isinstance(row, DamagedRow)}
+    if unknown:
+        trials = Counter(row.payload.get("target") for row in rows)
+        lacking = [
+            row.payload.get("target")
+            for row in rows
+            if trials[row.payload.get("target")] < row.payload.get("trials", 1)
+        ]
+        damaged = {**dict.fromkeys(lacking, Outcome.of_damaged(unknown[0])), **damaged}
+    sound = [row for row in rows if row.payload.get("target") not in damaged]
+    found = grouped_results(sound, prepared.thresholds, _replaced(reader, sound))
+    return MatrixRow(
+        test.get("id", payload.get("id")),
+        payload["dataset"],
+        category_of(test.get("metadata")),
+        [str(tag) for tag in test.get("tags") or ()],
+        {result.target: Outcome.of(deciding(planned, result), result) for planned, result in found} | damaged,
+        position,
+        len(rows),
+    )
+
+
+def _by_test(rows: Iterable[ItemRow]) -> Iterator[list[ItemRow]]:
+    """The items of each test; those of which not even the test can be read are with those before them."""
+    same: list[ItemRow] = []
+    test = None
+    for row in rows:
+        before, test = test, test if row.payload is None else _test_of(row)
+        if same and test != before:
+            yield same
+            same = []
+        same.append(row)
+    if same:
+        yield same
 
 
 def _test_of(row: ItemRow) -> tuple[Any, ...]:
@@ -174,6 +229,8 @@ def matrix_sections(reader: JournalReader, prepared: PreparedEval, query: Mappin
     blocks: list[Block] = [_filters(show, chosen), _table(page.tests, targets)]
     if len(targets) > MAX_TARGETS:
         blocks.append(Note(f"The first {MAX_TARGETS} of {len(targets):,} targets.", "muted"))
+    if unreadable := sum(test.statuses.count(DAMAGED) for test in page.tests):
+        blocks.append(Note(f"{counted(unreadable, 'result')} on this page can't be told: items are damaged.", "bad"))
     blocks.append(_position_facts(page, after, {"show": show, **chosen}))
     yield Section("Tests and targets", blocks, "Each cell leads to the test at that target. " + _LEGEND, name=MATRIX)
     if show == "all" and after < 0 and page.after is None:
@@ -190,7 +247,7 @@ def _position(text: str) -> int:
 def _page(reader: JournalReader, prepared: PreparedEval, after: int, show: str, chosen: Mapping[str, str]) -> _Page:
     fits, page, read = FILTERS[show][1], _Page([], 0, None), 0
     for test in matrix_rows(reader, prepared, after):
-        if len(page.tests) == MAX_TESTS or read >= MAX_READ:
+        if (len(page.tests) >= MAX_TESTS or read >= MAX_READ) and test.position != after:
             page.after = after
             break
         after, read = test.position, read + test.items
@@ -245,8 +302,11 @@ def _table(tests: Sequence[MatrixRow], targets: Sequence[str]) -> Table:
     shown = targets[:MAX_TARGETS]
     columns = [Column("test", "test"), *(Column(name, name) for name in named)]
     columns += [Column(f"target:{name}", name_text(name)) for name in shown]
+    missing = Cell("", about="not run with this target")
+    if any(test.is_unknown for test in tests):
+        missing = Cell("", about="not run with this target, as far as the items can be read")
     rows = [
-        [name_cell(test.test_id, Link(item=_first(test).number)), *_about(test, named), *_cells(test, shown)]
+        [name_cell(test.test_id, Link(item=_first(test).number)), *_about(test, named), *_cells(test, shown, missing)]
         for test in tests
     ]
     return Table(columns, rows, row_names=[" ".join(dict.fromkeys(test.statuses)) for test in tests])
@@ -261,10 +321,9 @@ def _first(test: MatrixRow) -> Outcome:
     return next(iter(test.outcomes.values()))
 
 
-def _cells(test: MatrixRow, targets: Sequence[str]) -> list[Cell]:
+def _cells(test: MatrixRow, targets: Sequence[str], missing: Cell) -> list[Cell]:
     if None in test.outcomes:
         return [test.outcomes[None].cell for _ in targets]
-    missing = Cell("", about="not run with this target")
     return [missing if (found := test.outcomes.get(target)) is None else found.cell for target in targets]
 
 
@@ -319,8 +378,11 @@ def group_sections(tests: Iterable[MatrixRow], targets: Sequence[str], *, is_par
     """A table for categories, one for tags and one for datasets, as far as the tests have any. ``is_part``: there are further tests."""
     sums: dict[tuple[str, str], dict[str, _Sums]] = {}
     sizes: dict[tuple[str, str], int] = {}
-    seen, shown = 0, targets[:MAX_TARGETS]
+    seen, unknown, shown = 0, 0, targets[:MAX_TARGETS]
     for test in tests:
+        if test.is_unknown:
+            unknown += 1
+            continue
         seen += 1
         for group in test.groups():
             sizes[group] = sizes.get(group, 0) + 1
@@ -333,6 +395,8 @@ def group_sections(tests: Iterable[MatrixRow], targets: Sequence[str], *, is_par
         found = [group for group in sums if group[0] == kind]
         if found and not (kind == "dataset" and len(found) == 1):
             blocks += _group_table(kind, found, sums, sizes, shown)
+    if unknown:
+        blocks.append(Note(f"{counted(unknown, 'damaged item')} in no group: what they are can't be read.", "bad"))
     about = f"Mean score, and how many of the tests with a score passed; of {'the first ' if is_part else ''}{counted(seen, 'test')}."
     yield Section(
         "Categories and tags",
