@@ -285,5 +285,10 @@ def test_jobs_over_other_tables_are_not_compared(folder: JobFolder) -> None:
     with (folder.path / "rows.csv").open("w", newline="") as handle:
         csv.writer(handle).writerows([["name", "text", "new"], ["a", "one", ""]])
     spawn(folder, FUNCTION, "--job_name=k", "--output_csv_path=k.csv")
-    with viewed(folder.folder()) as view, closing(JournalReader(folder.folder("k"))) as other, pytest.raises(KeyError):
-        view.compared([other], {})
+    with viewed(folder.folder()) as view, closing(JournalReader(folder.folder("k"))) as other:
+        (section,) = view.compared([other], {})
+        with closing(JournalReader(folder.folder())) as same:
+            titles = [each.title for each in view.compared([other, same], {})]
+    assert section.title == "Left out"
+    assert notes_of(section) == ["Jobs over tables with other columns can't be compared with this one: k"]
+    assert titles == ["j and j", "Left out"]

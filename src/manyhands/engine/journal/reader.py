@@ -346,9 +346,9 @@ class JournalReader:
         rows = self._all("list_orders", limit)
         return [RecordedOrder(at, given_by, command, loads(details)) for at, given_by, command, details in rows]
 
-    def outlines(self) -> Iterator[list[ItemOutline]]:
-        """All items without what they hold, in order of the input, a page at a time."""
-        position = -1
+    def outlines(self, behind: int = -1) -> Iterator[list[ItemOutline]]:
+        """All items (behind a position) without what they hold, in order of the input, a page at a time."""
+        position = behind
         while rows := self._all("outlines", position, PAGE):
             yield [ItemOutline(*row) for row in rows]
             position = rows[-1][-1]

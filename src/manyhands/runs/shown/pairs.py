@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain
 from typing import Final
 
+from manyhands.core.text import counted
 from manyhands.engine.contract import ItemRow
-from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.reader import ItemOutline, JournalReader
+from manyhands.engine.journal.records import DamagedBlob
 from manyhands.runs.shown.blocks import Block, Cell, Column, Facts, Link, Note, Section, Table
 from manyhands.runs.shown.cells import STATE_TONES, VERDICT_TONES, pager, position_in, value_cell
 
@@ -17,6 +19,8 @@ COMPARE: Final = "compare"
 RUNS: Final = "runs"
 MAX_OTHERS = 3
 """Runs that a run is compared with at once."""
+MAX_LOOKED_AT = 20_000
+"""Items that are looked at for a page as long as none of them is in both runs."""
 MAX_SHOWN = 100
 """Rows of a table of differences."""
 Pair = tuple[ItemRow, ItemRow]
@@ -56,26 +60,79 @@ class Pairs:
     """Items of the first run that were looked at."""
     following: int | None
     """The position behind which the next ones begin; None after the last."""
+    damaged: int = 0
+    """Items that both have, of which one can't be read. They are not among ``found``."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the runs have nothing in common, so far as was looked."""
+        return not (self.found or self.damaged)
 
     @property
     def shown(self) -> str:
         """Which items these are, in words."""
         if not self.looked_at:
             return "no rows"
-        return f"rows {self.first + 1:,} to {self.first + self.looked_at:,}, of which both have {len(self.found):,}"
+        both = len(self.found) + self.damaged
+        return f"rows {self.first + 1:,} to {self.first + self.looked_at:,}, of which both have {both:,}"
+
+    def notes(self) -> Iterator[Note]:
+        """What is left out of the comparison, or missing from it."""
+        if self.is_nothing:
+            yield Note("None of these rows is in both runs.", "muted")
+        if self.damaged:
+            yield Note(f"{counted(self.damaged, 'row')} left out: damaged in one of the runs.", "bad")
 
 
-def pairs_of(reader: JournalReader, other: JournalReader, behind: int, limit: int) -> Pairs:
-    """The items of the next ``limit`` ones behind a position that another run has under the same key."""
-    rows = list(islice(reader.items(behind), limit + 1))
-    following = rows[limit - 1].position if len(rows) > limit else None
-    rows = rows[:limit]
-    there = ((row, other.item_by_key(row.key)) for row in rows)
-    return Pairs(
-        [(row, found) for row, found in there if found is not None],
-        rows[0].position if rows else 0,
-        len(rows),
-        following,
+def pairs_of(reader: JournalReader, others: Sequence[JournalReader], behind: int, limit: int) -> list[Pairs]:
+    """For each other run the items that it has under the same key, of the same part of the items behind a position: of the next ``limit``
+    ones, or, if none of these is in any of the others, of the first so many that has one (see ``MAX_LOOKED_AT``)."""
+    outlines = chain.from_iterable(reader.outlines(behind))
+    gathered = [_Gathered(reader, other) for other in others]
+    first, last, looked_at = 0, behind, 0
+    for outline in outlines:
+        is_full = looked_at and looked_at % limit == 0
+        if is_full and (looked_at >= MAX_LOOKED_AT or any(each.found or each.damaged for each in gathered)):
+            break
+        for each in gathered:
+            each.look_for(outline)
+        first, last, looked_at = first if looked_at else outline.position, outline.position, looked_at + 1
+    else:
+        return [Pairs(each.found, first, looked_at, None, each.damaged) for each in gathered]
+    return [Pairs(each.found, first, looked_at, last, each.damaged) for each in gathered]
+
+
+class _Gathered:
+    """The items that one other run has as well."""
+
+    def __init__(self, reader: JournalReader, other: JournalReader) -> None:
+        self._reader, self._other = reader, other
+        self.found: list[Pair] = []
+        self.damaged = 0
+
+    def look_for(self, outline: ItemOutline) -> None:
+        """Add an item, if the other run has it."""
+        try:
+            there = self._other.item_by_key(outline.key)
+            here = None if there is None else self._reader.item_by_key(outline.key)
+        except DamagedBlob:
+            self.damaged += 1
+            return
+        if here is not None and there is not None:
+            self.found.append((here, there))
+
+
+def left_out(others: Sequence[JournalReader], why: str) -> Iterator[Section]:
+    """Runs that are not compared; nothing if there are none. ``why``: a sentence that their names follow."""
+    if others:
+        names = ", ".join(other.folder.name for other in others)
+        yield Section("Left out", [Note(f"{why}: {names}", "warn")])
+
+
+def beyond_the_most(others: Sequence[JournalReader]) -> Iterator[Section]:
+    """The runs behind the first ``MAX_OTHERS``, which are compared; nothing if there are none."""
+    return left_out(
+        others[MAX_OTHERS:], f"A run is compared in detail with {MAX_OTHERS} others at once; not compared are"
     )
 
 
@@ -101,16 +158,18 @@ def side_by_side(
     *,
     limit: int = 1000,
 ) -> Iterator[Section]:
-    """A section for each other run: means over the items that both have, and those that differ most. ``limit``: how many items are looked
-    at for a page. Raises KeyError, at once, if no item is in both."""
+    """A section for each other run: means over the items that both have, and those that differ most; and one for runs that are left out.
+    ``limit``: how many items are looked at for a page. Raises KeyError, at once, if no item is in both."""
     behind = position_in(query)
-    found = [(other, pairs_of(reader, other, behind, limit)) for other in others[:MAX_OTHERS]]
-    if behind < 0 and not any(pairs.found for _, pairs in found):
+    compared = others[:MAX_OTHERS]
+    found = pairs_of(reader, compared, behind, limit)
+    if behind < 0 and all(pairs.is_nothing and pairs.following is None for pairs in found):
         raise KeyError(COMPARE)
-    return (
+    sections = (
         _compared(reader, other, pairs, compare_pager(reader, others, query, pairs), measures, seen)
-        for other, pairs in found
+        for other, pairs in zip(compared, found, strict=True)
     )
+    return chain(sections, beyond_the_most(others))
 
 
 def _compared(
@@ -121,11 +180,11 @@ def _compared(
     measures: Sequence[Measure],
     seen: Callable[[ItemRow], Seen],
 ) -> Section:
-    blocks: list[Block] = [where]
+    blocks: list[Block] = [where, *pairs.notes()]
     compared = [_Compared(here, there, seen(here), seen(there)) for here, there in pairs.found]
     title = f"{reader.folder.name} and {other.folder.name}"
     if not compared:
-        return Section(title, [*blocks, Note("None of these rows is in both runs.", "muted")])
+        return Section(title, blocks)
     blocks.append(_means(reader, other, compared, measures))
     differing = sorted((each for each in compared if each.differs(measures)), key=lambda each: each.order(measures))
     blocks.append(_differing(other, differing[:MAX_SHOWN], len(differing), measures))

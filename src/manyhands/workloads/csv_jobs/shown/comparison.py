@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from manyhands.core.jsonio import Json, canonical
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import Block, Cell, Column, Facts, Note, Section, Table
 from manyhands.runs.shown.cells import position_in, state_cell, value_cell
-from manyhands.runs.shown.pairs import COMPARE, MAX_OTHERS, Pair, Pairs, compare_pager, item_link, pairs_of
+from manyhands.runs.shown.pairs import (
+    MAX_OTHERS,
+    Pair,
+    Pairs,
+    beyond_the_most,
+    compare_pager,
+    item_link,
+    left_out,
+    pairs_of,
+)
 from manyhands.workloads.csv_jobs.shown.job_table import JobTable
 
 _LOOKED_AT = 1000
@@ -22,18 +31,18 @@ _STATE = "state"
 def compared_jobs(
     reader: JournalReader, others: Sequence[JournalReader], query: Mapping[str, str]
 ) -> Iterator[Section]:
-    """A section for each other job over a table with the same columns. Raises KeyError, at once, if there is none."""
-    table = JobTable(reader.meta("spec"))
-    same = [(other, there) for other in others if (there := JobTable(other.meta("spec"))).headers == table.headers]
-    if not same:
-        raise KeyError(COMPARE)
-    found = [
-        (other, there, pairs_of(reader, other, position_in(query), _LOOKED_AT)) for other, there in same[:MAX_OTHERS]
-    ]
-    return (
-        _compared(reader, table, other, there, pairs, compare_pager(reader, others, query, pairs))
-        for other, there, pairs in found
+    """A section for each other job over a table with the same columns, and one for jobs that are left out."""
+    table, tables = JobTable(reader.meta("spec")), {other: JobTable(other.meta("spec")) for other in others}
+    same = [other for other in others if tables[other].headers == table.headers]
+    compared = same[:MAX_OTHERS]
+    found = pairs_of(reader, compared, position_in(query), _LOOKED_AT)
+    sections = (
+        _compared(reader, table, other, tables[other], pairs, compare_pager(reader, others, query, pairs))
+        for other, pairs in zip(compared, found, strict=True)
     )
+    different = [other for other in others if other not in same]
+    unlike = left_out(different, "Jobs over tables with other columns can't be compared with this one")
+    return chain(sections, beyond_the_most(same), unlike)
 
 
 def _compared(
@@ -44,7 +53,7 @@ def _compared(
     pairs: Pairs,
     where: Facts,
 ) -> Section:
-    blocks: list[Block] = [where]
+    blocks: list[Block] = [where, *pairs.notes()]
     equal = [pair for pair in pairs.found if dict(table.inputs(pair[0])) == dict(other_table.inputs(pair[1]))]
     if changed := len(pairs.found) - len(equal):
         blocks.append(Note(f"{changed:,} of them have other cells in the two tables, and are left out.", "warn"))
@@ -57,8 +66,8 @@ def _compared(
             Column("there", other.folder.name),
         )
         blocks.append(Table(columns, lines[:_MAX_LINES], title="What differs"))
-    else:
-        blocks.append(Note("Nothing differs in these rows.", "good") if equal else Note("No row is in both.", "muted"))
+    elif equal:
+        blocks.append(Note("Nothing differs in these rows.", "good"))
     if len(lines) > _MAX_LINES:
         blocks.append(Note(f"More than {_MAX_LINES:,} values differ: the first ones are shown.", "muted"))
     title = f"{reader.folder.name} and {other.folder.name}"
