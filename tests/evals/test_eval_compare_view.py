@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.shown.blocks import Note, Section, Table
+from manyhands.runs.shown.blocks import Link, Note, Section, Table
 from tests.support.batches import run_command
 from tests.support.eval_runs import EvalRun, perform_eval
 from tests.support.shown_blocks import facts, named, parts, rows, text_in, viewed
@@ -242,4 +242,34 @@ def test_runs_that_can_not_be_compared_say_why(some_runs: list[Path]) -> None:
     single = next(each for each in some_runs if len(targets_in(each)) == 1)
     sections = on_page(several, single, {})
     assert "the two have different targets" in text_in(sections)
-    assert [each.name for each in sections] == ["comparison"]
+    assert "--" not in text_in(sections)
+    assert [each.name for each in sections] == ["", "comparison"]
+
+
+def test_targets_of_runs_are_chosen_on_the_page(some_runs: list[Path]) -> None:
+    several = next(each for each in some_runs if len(targets_in(each)) == 3)
+    single = next(each for each in some_runs if len(targets_in(each)) == 1)
+    first, *_ = targets_in(several)
+    with viewed(several) as view, closing(JournalReader(single)) as other:
+        (table,) = parts(next(iter(view.compared([other], {"runs": "a,b.1"}))), Table)
+        found = {row["name"].text: row for row in rows(table)}
+        assert list(found) == ["all", *dict.fromkeys((*targets_in(several), *targets_in(single)))]
+        assert (found["all"]["baseline"].text, found["all"]["baseline"].link) == ("● chosen", None)
+        link = found[first]["baseline"].link
+        assert link == Link(page="compare", query={"runs": "a,b.1", "baseline": first})
+        choice, comparison, *_ = view.compared([other], link.query)
+    found = {row["name"].text: row for row in rows(*parts(choice, Table))}
+    assert found[first]["baseline"].text == "● chosen"
+    assert found["all"]["baseline"].link == Link(page="compare", query={"runs": "a,b.1"})
+    assert "mean difference" in facts(comparison)
+    assert next(each.title for each in on_page(single, single, {})) == "Comparison"
+
+
+def test_links_have_the_names_that_runs_have_in_addresses(some_runs: list[Path]) -> None:
+    base, candidate = some_runs[1], some_runs[2]
+    query = {"baseline": targets_in(base)[0], "target": targets_in(candidate)[0]}
+    sections = on_page(base, candidate, {**query, "runs": "x.1,x.2"})
+    links = [row["test"].link for name in ("loss", "win") for row in rows(table_of(sections, name))]
+    assert links
+    assert {link and (link.run, link.versus_run) for link in links} == {(None, "x.2")}
+    assert facts(sections)["candidate"].link == Link(run="x.2")

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.jsonio import dumps
-from manyhands.engine.journal.reader import JOURNAL
+from manyhands.engine.journal.reader import JOURNAL, JournalReader
 from manyhands.engine.journal.records import pack
 from manyhands.view.live import MAX_LISTENERS
 from manyhands.view.pages import run_list
@@ -416,6 +416,18 @@ def test_a_copy_of_a_run_is_a_run_of_its_own(tmp_path: Path, folder: Path) -> No
         assert sorted(len(viewer.json(f"{link}/items")["items"]) for link in set(links)) == [2, ITEMS]
         for link in set(links):
             assert set(viewer.crawl(link, 30)) == {200}
+
+
+def test_a_run_beside_its_copy_leads_to_both(tmp_path: Path, folder: Path) -> None:
+    copy = folder / "sound-2"
+    shutil.copytree(folder / "sound", copy)
+    with closing(JournalReader(copy)) as reader:
+        first = reader.item("1")
+        assert first is not None
+    change(copy, "UPDATE items SET record = ? WHERE number = 1", pack({**first.record, "api_calls": 99}))
+    with viewing(tmp_path, folder) as viewer:
+        assert 'href="/difference?a=sound%3A1&amp;b=sound.1%3A1"' in viewer.page("/compare?runs=sound,sound.1").html
+        assert 'href="/compare?runs=sound.1%2Csound"' in viewer.page("/compare?runs=sound.1,sound&after=3").html
 
 
 # --- Owners and viewers that are killed

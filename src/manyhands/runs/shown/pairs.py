@@ -15,7 +15,7 @@ from manyhands.runs.shown.blocks import Block, Cell, Column, Facts, Link, Note, 
 from manyhands.runs.shown.cells import STATE_TONES, VERDICT_TONES, pager, position_in, value_cell
 
 COMPARE: Final = "compare"
-"""The page that compares runs, in links. Its query names them: by ``RUNS`` their ``run_id`` with commas between them."""
+"""The page that compares runs, in links. Its query names them: by ``RUNS`` what they are called in addresses, with commas between them."""
 RUNS: Final = "runs"
 MAX_OTHERS = 3
 """Runs that a run is compared with at once."""
@@ -140,13 +140,20 @@ def compare_pager(
     reader: JournalReader, others: Sequence[JournalReader], query: Mapping[str, str], pairs: Pairs
 ) -> Facts:
     """Which items are compared, and where the first and the next ones are."""
-    runs = ",".join(str(each.meta("run_id")) for each in (reader, *others))
+    runs = ",".join(ids_of(reader, others, query))
     return pager(COMPARE, {**query, RUNS: runs}, pairs.shown, pairs.following)
 
 
-def item_link(here: ItemRow, there: ItemRow, other: JournalReader) -> Link:
-    """To the difference between an item and that of another run."""
-    return Link(item=here.number, versus=there.number, versus_run=str(other.meta("run_id")))
+def ids_of(reader: JournalReader, others: Sequence[JournalReader], query: Mapping[str, str]) -> list[str]:
+    """What a run and those beside it are called in addresses: as ``RUNS`` in the query of the page names them, since copies of a run have
+    its ``run_id``; without it by that."""
+    readers, named = (reader, *others), list(filter(None, query.get(RUNS, "").split(",")))
+    return named if len(named) == len(readers) else [str(each.meta("run_id")) for each in readers]
+
+
+def item_link(here: ItemRow, there: ItemRow, other: str) -> Link:
+    """To the difference between an item and that of another run. ``other``: what that is called in addresses."""
+    return Link(item=here.number, versus=there.number, versus_run=other)
 
 
 def side_by_side(
@@ -165,9 +172,10 @@ def side_by_side(
     found = pairs_of(reader, compared, behind, limit)
     if behind < 0 and all(pairs.is_nothing and pairs.following is None for pairs in found):
         raise KeyError(COMPARE)
+    ids = ids_of(reader, others, query)[1:]
     sections = (
-        _compared(reader, other, pairs, compare_pager(reader, others, query, pairs), measures, seen)
-        for other, pairs in zip(compared, found, strict=True)
+        _compared(reader, other, run, pairs, compare_pager(reader, others, query, pairs), measures, seen)
+        for other, run, pairs in zip(compared, ids, found, strict=False)
     )
     return chain(sections, beyond_the_most(others))
 
@@ -175,6 +183,7 @@ def side_by_side(
 def _compared(
     reader: JournalReader,
     other: JournalReader,
+    run: str,
     pairs: Pairs,
     where: Facts,
     measures: Sequence[Measure],
@@ -187,7 +196,7 @@ def _compared(
         return Section(title, blocks)
     blocks.append(_means(reader, other, compared, measures))
     differing = sorted((each for each in compared if each.differs(measures)), key=lambda each: each.order(measures))
-    blocks.append(_differing(other, differing[:MAX_SHOWN], len(differing), measures))
+    blocks.append(_differing(other, run, differing[:MAX_SHOWN], len(differing), measures))
     return Section(title, blocks, about="Rows of the same content in both runs.")
 
 
@@ -251,7 +260,7 @@ def _mean_row(compared: Sequence[_Compared], measure: Measure) -> list[Cell]:
 
 
 def _differing(
-    other: JournalReader, compared: Sequence[_Compared], count: int, measures: Sequence[Measure]
+    other: JournalReader, run: str, compared: Sequence[_Compared], count: int, measures: Sequence[Measure]
 ) -> Table | Note:
     if not compared:
         return Note("These rows do not differ.", "good")
@@ -265,7 +274,7 @@ def _differing(
     ]
     rows = [
         [
-            value_cell(each.left.label, link=item_link(each.here, each.there, other)),
+            value_cell(each.left.label, link=item_link(each.here, each.there, run)),
             _words(each.here.state.value, each.there.state.value),
             *([_words(each.left.verdict, each.right.verdict)] if verdicts else ()),
             *(_change(each, measure) for measure in used),

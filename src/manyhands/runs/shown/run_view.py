@@ -70,7 +70,8 @@ class RunView:
         return ()
 
     def compared(self, others: Sequence[JournalReader], query: Mapping[str, str]) -> Iterator[Section]:
-        """This run beside others of the same workload. Raises KeyError if the workload has nothing to say to that."""
+        """This run beside others of the same workload. ``query``: what the address of the page asks for; see ``pairs.ids_of`` for what the
+        runs are called in addresses. Raises KeyError if the workload has nothing to say to that."""
         raise KeyError("compare")
 
 

@@ -60,7 +60,8 @@ async def compare_page(site: Site, query: Query) -> Page:
     if len(same) < len(runs):
         names = ", ".join(run.folder.name for run in runs if run not in same)
         notes.append(Note(f"Runs of another workload can't be compared with these: {names}.", "warn"))
-    rest = {name: value for name, value in query.items() if name not in (RUNS, "format") and value}
+    rest = {name: value for name, value in query.items() if name != "format" and value}
+    rest[RUNS] = ",".join(run.id for run in same)
     found = await site.runs.in_thread(lambda: _look(site, same, rest))
     return _page(site, query, same, found, _choices(every, same), notes)
 

@@ -15,6 +15,7 @@ from manyhands.runs.shown.pairs import (
     Pairs,
     beyond_the_most,
     compare_pager,
+    ids_of,
     item_link,
     left_out,
     pairs_of,
@@ -36,8 +37,9 @@ def compared_jobs(
     same = [other for other in others if tables[other].headers == table.headers]
     compared = same[:MAX_OTHERS]
     found = pairs_of(reader, compared, position_in(query), _LOOKED_AT)
+    ids = dict(zip(others, ids_of(reader, others, query)[1:], strict=True))
     sections = (
-        _compared(reader, table, other, tables[other], pairs, compare_pager(reader, others, query, pairs))
+        _compared(reader, table, other, tables[other], ids[other], pairs, compare_pager(reader, others, query, pairs))
         for other, pairs in zip(compared, found, strict=True)
     )
     different = [other for other in others if other not in same]
@@ -50,6 +52,7 @@ def _compared(
     table: JobTable,
     other: JournalReader,
     other_table: JobTable,
+    run: str,
     pairs: Pairs,
     where: Facts,
 ) -> Section:
@@ -57,7 +60,7 @@ def _compared(
     equal = [pair for pair in pairs.found if dict(table.inputs(pair[0])) == dict(other_table.inputs(pair[1]))]
     if changed := len(pairs.found) - len(equal):
         blocks.append(Note(f"{changed:,} of them have other cells in the two tables, and are left out.", "warn"))
-    lines = list(islice(_lines(table, other, other_table, equal), _MAX_LINES + 1))
+    lines = list(islice(_lines(table, run, other_table, equal), _MAX_LINES + 1))
     if lines:
         columns = (
             Column("row", "Row"),
@@ -74,11 +77,9 @@ def _compared(
     return Section(title, blocks, about="The states and reported values of rows with the same key and the same cells.")
 
 
-def _lines(
-    table: JobTable, other: JournalReader, other_table: JobTable, pairs: Sequence[Pair]
-) -> Iterator[Sequence[Cell]]:
+def _lines(table: JobTable, run: str, other_table: JobTable, pairs: Sequence[Pair]) -> Iterator[Sequence[Cell]]:
     for here, there in pairs:
-        name = Cell(here.key, link=item_link(here, there, other))
+        name = Cell(here.key, link=item_link(here, there, run))
         if here.state != there.state:
             yield (name, Cell(_STATE, tone="muted"), state_cell(here), state_cell(there))
         one, two = dict(table.values(here)), dict(other_table.values(there))

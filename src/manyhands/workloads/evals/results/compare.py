@@ -254,6 +254,15 @@ def compare(
     return of_aligned(aligned(base, candidate), threshold=threshold, level=level)
 
 
+class DifferentTargets(UserError):
+    """Two sides have different targets, and one of them several, so that it is not known which results belong together."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; choose with --base_target and --candidate_target")
+        self.problem = problem
+        """What is wrong, without what to do about it on a command line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Aligned:
     """A test with its result on each side."""
@@ -268,7 +277,7 @@ class Aligned:
 def aligned(base: Sequence[Scored], candidate: Sequence[Scored]) -> list[Aligned]:
     """The tests of both sides: those of the base in their order, then those that only the candidate has.
 
-    Raises UserError if a side has a test several times, or if the sides have different targets, and one of them several.
+    Raises UserError if a side has a test several times, DifferentTargets if the sides have different targets, and one of them several.
     """
     with_targets = _several_targets(base, candidate)
     with_datasets = not all(_is_unique(side, with_targets) for side in (base, candidate))
@@ -305,13 +314,14 @@ _Key = tuple[str, str, str]
 
 
 def _several_targets(base: Sequence[Scored], candidate: Sequence[Scored]) -> bool:
-    """Whether targets are part of what makes a test the same: if a side has several. Raises UserError if the sides have different ones."""
+    """Whether targets are part of what makes a test the same: if a side has several. Raises DifferentTargets if the sides have different
+    ones."""
     sets = [{each.target for each in side} for side in (base, candidate)]
     if all(len(names) == 1 for names in sets):
         return False
     if sets[0] != sets[1]:
         named = " and ".join(f"({', '.join(sorted(names))})" for names in sets)
-        raise UserError(f"the two have different targets {named}; choose with --base_target and --candidate_target")
+        raise DifferentTargets(f"the two have different targets {named}")
     return True
 
 

@@ -12,6 +12,7 @@ from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.io.json_files import read_object
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Link, Note, Section, Table, Value
+from manyhands.runs.shown.pairs import RUNS, ids_of
 from manyhands.runs.shown.run_view import PageInfo, RunView
 from manyhands.runs.summaries import ItemSummary
 from manyhands.workloads.evals.items import NEEDLESS, SKIPPED, item_key
@@ -21,6 +22,7 @@ from manyhands.workloads.evals.results.shown.cells import name_cell, result_cell
 from manyhands.workloads.evals.results.shown.comparison import (
     TARGETS,
     Side,
+    choice_section,
     chosen_target,
     run_sections,
     target_sections,
@@ -249,10 +251,13 @@ class EvalView(RunView):
 
     def _compared(self, others: Sequence[JournalReader], query: Mapping[str, str]) -> Iterator[Section]:
         base = Side(self.reader, self.prepared, chosen_target(targets_of(self.prepared), query, "baseline"))
-        for reader in others:
+        ids = ids_of(self.reader, others, query)
+        for reader, run in zip(others, ids[1:], strict=True):
             prepared = PreparedEval.from_json(reader.meta("spec"), reader.folder.parent)
             target = chosen_target(targets_of(prepared), query, "target")
-            yield from run_sections(base, Side(reader, prepared, target))
+            candidate = Side(reader, prepared, target, run)
+            yield from choice_section(base, candidate, {**query, RUNS: ",".join(ids)})
+            yield from run_sections(base, candidate)
 
 
 def _turns(record: Mapping[str, Any]) -> int:

@@ -15,6 +15,7 @@ from manyhands.core.text import counted
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Link, Note, Section, Table
+from manyhands.runs.shown.pairs import ids_of
 from manyhands.runs.shown.run_view import PageInfo, RunView
 from manyhands.runs.summaries import ItemSummary
 from manyhands.workloads.memory.conversation.tokens import TokenCounter
@@ -244,8 +245,8 @@ class MemoryView(RunView):
         notes: list[Block] = []
         views: list[AgentView] = []
         links: dict[str, Link] = {}
-        for reader in (self.reader, *others[:_MAX_OTHERS]):
-            run = None if reader is self.reader else str(reader.meta("run_id"))
+        ids = ids_of(self.reader, others, query)
+        for reader, run in zip((self.reader, *others[:_MAX_OTHERS]), (None, *ids[1:]), strict=False):
             for each in self._comparable(reader, notes):
                 label = f"{brief(each.name)} · {brief(reader.folder.name)}" if others else brief(each.name)
                 try:

@@ -26,8 +26,19 @@ from manyhands.runs.shown.blocks import (
     Table,
     Tone,
 )
+from manyhands.runs.shown.pairs import COMPARE
 from manyhands.workloads.evals.prepared import PreparedEval
-from manyhands.workloads.evals.results.compare import LOSS, WIN, Aligned, Comparison, Match, Scored, aligned, of_aligned
+from manyhands.workloads.evals.results.compare import (
+    LOSS,
+    WIN,
+    Aligned,
+    Comparison,
+    DifferentTargets,
+    Match,
+    Scored,
+    aligned,
+    of_aligned,
+)
 from manyhands.workloads.evals.results.reading import grouped_results_of
 from manyhands.workloads.evals.results.shown.cells import name_cell, score_cell, score_text
 from manyhands.workloads.evals.results.shown.matrix import deciding, targets_of
@@ -38,6 +49,7 @@ MAX_COMPARED = 30_000
 """Items of a side up to which a page compares."""
 MAX_ROWS = 500
 """Tests of a table."""
+_CHOSEN = Cell("● chosen", tone="active")
 _BINS = 20
 _DEFINITION = (
     "input",
@@ -61,6 +73,8 @@ class Side:
     prepared: PreparedEval
     target: str | None = None
     """Only the results of this target; None: of all."""
+    run: str | None = None
+    """What the run is called in addresses; None for the one that the page is about."""
 
     @property
     def name(self) -> str:
@@ -68,8 +82,9 @@ class Side:
         return name if self.target is None else f"{name}, {self.target}"
 
     @property
-    def run_id(self) -> str:
-        return str(self.reader.meta("run_id"))
+    def targets(self) -> list[str]:
+        """The targets that the run has."""
+        return targets_of(self.prepared)
 
     @property
     def is_large(self) -> bool:
@@ -118,7 +133,8 @@ def run_sections(base: Side, candidate: Side) -> Iterator[Section]:
         one, other = _results(base), _results(candidate)
         tests = aligned([scored for scored, _ in one], [scored for scored, _ in other])
     except UserError as error:
-        yield Section("Comparison", [_heads(base, candidate), Note(str(error), "bad")], name="comparison")
+        problem = error.problem if isinstance(error, DifferentTargets) else str(error)
+        yield Section("Comparison", [_heads(base, candidate), Note(problem, "bad")], name="comparison")
         return
     yield from _Compared(base, candidate, dict(one), dict(other), tests).sections()
 
@@ -146,6 +162,30 @@ def chosen_target(names: Sequence[str], query: Mapping[str, str], which: str) ->
     return query[which] if query.get(which) in names else None
 
 
+def choice_section(base: Side, candidate: Side, query: Mapping[str, str]) -> Iterator[Section]:
+    """Which targets of two runs are compared, and what leads to others; nothing where each has no more than one. ``query``: of the page
+    that compares runs, with all it asks for."""
+    if max(len(base.targets), len(candidate.targets)) < 2:
+        return
+    rows = [[name_cell("all"), _chosen_of(base, None, query, "baseline"), _chosen_of(candidate, None, query, "target")]]
+    for name in dict.fromkeys((*base.targets, *candidate.targets)):
+        cells = [_chosen_of(base, name, query, "baseline"), _chosen_of(candidate, name, query, "target")]
+        rows.append([name_cell(name), *cells])
+    columns = [Column("name", "target"), Column("baseline", "base"), Column("target", "candidate")]
+    about = f"Whose results are compared: base is {base.reader.folder.name}, candidate {candidate.reader.folder.name}."
+    yield Section("Targets", [Table(columns, rows, about=about)])
+
+
+def _chosen_of(side: Side, target: str | None, query: Mapping[str, str], which: str) -> Cell:
+    """Whether a target of a side (None: all of them) is compared, or what leads to that; nothing if the side has it not."""
+    if target is not None and target not in side.targets:
+        return Cell("")
+    if target == side.target:
+        return _CHOSEN
+    kept = {name: value for name, value in query.items() if name != which}
+    return Cell("choose", link=Link(page=COMPARE, query=kept if target is None else {**kept, which: target}))
+
+
 def _choice(names: Sequence[str], baseline: str, target: str) -> Table:
     rows = [
         [
@@ -159,17 +199,12 @@ def _choice(names: Sequence[str], baseline: str, target: str) -> Table:
 
 
 def _chosen(is_chosen: bool, query: Mapping[str, str]) -> Cell:
-    return Cell("● chosen", tone="active") if is_chosen else Cell("choose", link=Link(page=TARGETS, query=query))
+    return _CHOSEN if is_chosen else Cell("choose", link=Link(page=TARGETS, query=query))
 
 
 def _heads(base: Side, candidate: Side) -> Facts:
-    own, other = base.run_id, candidate.run_id
-    return Facts(
-        [
-            Fact("base", name_cell(base.name)),
-            Fact("candidate", name_cell(candidate.name, None if own == other else Link(run=other))),
-        ]
-    )
+    there = None if candidate.run is None else Link(run=candidate.run)
+    return Facts([Fact("base", name_cell(base.name)), Fact("candidate", name_cell(candidate.name, there))])
 
 
 def _too_large(base: Side, candidate: Side) -> Note:
@@ -190,7 +225,6 @@ class _Compared:
         self._one, self._other = one, other
         self._tests = tests
         self._found: Comparison = of_aligned(tests)
-        self._same_run = base.run_id == candidate.run_id
 
     def sections(self) -> Iterator[Section]:
         found = self._found
@@ -270,7 +304,7 @@ class _Compared:
         """To both items side by side, or to the one that there is."""
         one = None if base is None else self._one[base].number
         other = None if candidate is None else self._other[candidate].number
-        run = None if self._same_run else self._candidate.run_id
+        run = self._candidate.run
         if one is None:
             return Link(item=other, run=run)
         return Link(item=one) if other is None else Link(item=one, versus=other, versus_run=run)
