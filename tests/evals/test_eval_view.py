@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ import pytest
 
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.lock import RunLock
+from manyhands.engine.journal.reader import JOURNAL
 from manyhands.engine.journal.records import DamagedBlob
 from manyhands.runs.shown.blocks import Cell, Facts, Fold, Link, Messages, Note, Section, Table, Text, block_json
 from manyhands.runs.shown.run_view import RunView
 from manyhands.runs.summaries import item_summaries
+from manyhands.workloads.evals.results import view as view_module
 from manyhands.workloads.evals.results.shown import matrix
 from manyhands.workloads.evals.results.summary import SUMMARY
 from tests.support.eval_runs import EvalRun, perform_eval
@@ -299,6 +303,23 @@ async def test_figures_of_a_small_run_are_made_of_its_items_where_no_file_has_th
     with viewed(run.folder) as view:
         assert "of the file" not in text_in(list(view.head()))
     lock.release()
+
+
+async def test_figures_of_a_killed_session_are_not_those_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await performed(tmp_path)
+    with closing(sqlite3.connect(run.folder / JOURNAL)) as journal, journal:
+        journal.execute("INSERT INTO sessions (process, host, started_at, heartbeat_at) VALUES (1, 'h', 2e9, 2e9)")
+        journal.execute("UPDATE items SET state = 'pending', record = NULL, finished_at = NULL WHERE number <= 4")
+    with viewed(run.folder) as view:
+        (section,) = view.head()
+        all_targets = rows(parts(section, Table)[0])[-1]
+    assert all_targets["pending"].value == 2  # of the tests of one target
+    monkeypatch.setattr(view_module, "MAX_COMPUTED", 3)
+    with viewed(run.folder) as view:
+        assert "an earlier session" in text_in(list(view.head()))
+        assert "an earlier session" in text_in(list(view.page("distribution", {})))
 
 
 async def test_the_distribution_has_trials_and_intervals(tmp_path: Path) -> None:

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from manyhands.engine.contract import ItemRow, RecordedStep, import_attribute
+from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.registry import view_target
-from manyhands.runs.shown.blocks import Block, Cell, Column, Section
+from manyhands.runs.shown.blocks import Block, Cell, Column, Note, Section
 from manyhands.runs.summaries import ItemSummary
+
+OF_FORMER_SESSION = Note(
+    "These figures are of the end of an earlier session: the latest one goes on, or was killed.", "warn"
+)
+"""What is said of figures from a file that is written at the end of a session; see ``RunView.has_open_session``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,13 @@ class RunView:
         self.reader = reader
         self.spec: Any = reader.meta("spec")
         """As it is recorded: other versions may have made it."""
+
+    @property
+    def has_open_session(self) -> bool:
+        """Whether a process executes the run, or did so until it was killed: what is written at the end of a session is then of a former
+        one, or not there."""
+        session = self.reader.last_session()
+        return is_owned(self.reader.folder) or (session is not None and session.ended_at is None)
 
     def run_columns(self) -> Sequence[Column]:
         """``columns``, and those that only this run has (the columns of its table, for instance)."""

@@ -8,12 +8,11 @@ from typing import Any, ClassVar, cast
 
 from manyhands.core.errors import UserError
 from manyhands.engine.contract import ItemRow, RecordedStep
-from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.io.json_files import read_object
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Link, Note, Section, Table, Value
 from manyhands.runs.shown.pairs import RUNS, ids_of
-from manyhands.runs.shown.run_view import PageInfo, RunView
+from manyhands.runs.shown.run_view import OF_FORMER_SESSION, PageInfo, RunView
 from manyhands.runs.summaries import ItemSummary
 from manyhands.workloads.evals.items import NEEDLESS, SKIPPED, item_key
 from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
@@ -146,16 +145,15 @@ class EvalView(RunView):
 
     @cached_property
     def _figures(self) -> tuple[EvalSummary | None, list[Block]]:
-        """The figures of the run, and what is to be known of them: those of its summary, unless it goes on or has none and is so small that
-        they can be made of the items."""
-        is_going_on = is_owned(self.reader.folder)
+        """The figures of the run, and what is to be known of them: those of its summary, unless it has none or a session has not ended, and
+        it is so small that they can be made of the items."""
         written = self._written()
-        if written is not None and not is_going_on:
+        if written is not None and not self.has_open_session:
             return written, []
         if sum(self.reader.counts().values()) <= MAX_COMPUTED:
             return summary_of(self.reader, self.prepared, self.reader.folder), []
         if written is not None:
-            return written, [Note("The run goes on; these are the figures of when a session last ended.", "muted")]
+            return written, [OF_FORMER_SESSION]
         return None, [Note("The figures of a run of this size are there when its session ends.", "muted")]
 
     def _written(self) -> EvalSummary | None:

@@ -12,13 +12,12 @@ from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import GRADE, ItemState, OutputLine, StopReason
 from manyhands.core.text import cut
 from manyhands.engine.contract import FinishedItem, ItemRow, RecordedStep
-from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.io.json_files import read_object
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Note, Section, Table
 from manyhands.runs.shown.cells import file_size, number_cell, score_cell, size_cell, value_cell, verdict_cell
 from manyhands.runs.shown.pairs import Measure, Seen, side_by_side
-from manyhands.runs.shown.run_view import PageInfo, RunView
+from manyhands.runs.shown.run_view import OF_FORMER_SESSION, PageInfo, RunView
 from manyhands.runs.summaries import ItemSummary
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.prepared import Prepared
@@ -113,15 +112,12 @@ class TrajectoryView(RunView):
 
     def _statistics(self) -> Iterator[Section]:
         path = self.reader.folder / STATISTICS
-        session = self.reader.last_session()
-        is_going_on = is_owned(self.reader.folder) or (session is not None and session.ended_at is None)
-        if (is_going_on or not path.is_file()) and sum(self.reader.counts().values()) <= _CHEAP:
+        is_behind = self.has_open_session
+        if (is_behind or not path.is_file()) and sum(self.reader.counts().values()) <= _CHEAP:
             yield from statistics_sections(self._added_up())
         elif (found := _content(path)) is not None:
-            if is_going_on:
-                yield Section(
-                    "Statistics", [Note("These figures are of the end of the session before the present one.", "warn")]
-                )
+            if is_behind:
+                yield Section("Statistics", [OF_FORMER_SESSION])
             yield from statistics_sections(found)
         else:
             yield Section("Statistics", [Note(f"{STATISTICS} is written at the end of each session.", "muted")])
