@@ -394,6 +394,7 @@ async def test_trials_that_were_not_needed_are_no_invalid_ones(tmp_path: Path) -
         row = item(view, "suite/same@good#2")
         assert (row.state, row.reason) == ("discarded", "passed_before")
         (summary,) = [summary for each, summary in item_summaries(view.reader) if each.number == row.number]
+        assert summary["verdict"] == "skipped"  # by which the index finds it, and which programs are given
         assert view.cells([row], [summary])[0]["verdict"].text == "– skipped"
         found = facts(blocks_of(view, "suite/same@good#2"))
         assert found["status"].text == "– skipped"

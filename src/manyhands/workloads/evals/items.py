@@ -16,7 +16,7 @@ from manyhands.workloads.evals.evalfile.contents import EvalFile, Test, Trials
 PASSED, FAILED, ERROR, GRADER_ERROR, UNGRADED = "passed", "failed", "error", "grader_error", "ungraded"
 """The statuses of tests that were executed."""
 SKIPPED = "skipped"
-"""The status of a test that was not executed, as a test that it depends on has failed."""
+"""The status of a test that was not executed, as a test that it depends on has failed, and of a trial that proved needless."""
 INVALID = "invalid"
 """The status of a test that was left out because it can't be run; also the reason why its item was discarded."""
 PASS_AT_K = "pass_at_k"

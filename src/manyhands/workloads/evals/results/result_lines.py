@@ -327,7 +327,7 @@ def _status(row: ItemRow, recorded: ItemRecord, threshold: float) -> tuple[str, 
     if not row.state.final:
         return PENDING, None
     if row.state is ItemState.DISCARDED:
-        return (SKIPPED if row.reason == DEPENDENCY_FAILED else INVALID), None
+        return (SKIPPED if row.reason in (DEPENDENCY_FAILED, *NEEDLESS) else INVALID), None
     if row.state is not ItemState.COMPLETED:
         return (GRADER_ERROR if recorded.get("status") == GRADER_ERROR else ERROR), None
     score = recorded.get("score")

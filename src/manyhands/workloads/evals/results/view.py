@@ -14,7 +14,7 @@ from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, 
 from manyhands.runs.shown.pairs import RUNS, ids_of
 from manyhands.runs.shown.run_view import OF_FORMER_SESSION, PageInfo, RunView
 from manyhands.runs.summaries import ItemSummary
-from manyhands.workloads.evals.items import NEEDLESS, SKIPPED, item_key
+from manyhands.workloads.evals.items import item_key
 from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
 from manyhands.workloads.evals.results.result_lines import PENDING, TestResult, grouped_results, result_of
 from manyhands.workloads.evals.results.shown.cells import name_cell, result_cell, status_cell
@@ -88,15 +88,14 @@ class EvalView(RunView):
         return [self._cells(row, summary) for row, summary in zip(rows, summaries, strict=True)]
 
     def _cells(self, row: ItemRow, summary: ItemSummary) -> Mapping[str, Cell]:
-        labels, status = self._names(row), SKIPPED if row.reason in NEEDLESS else summary["verdict"] or PENDING
-        found = {name: name_cell(text) for name, text in labels.items()}
+        found = {name: name_cell(text) for name, text in self._names(row).items()}
         if (trials := row.payload.get("trials", 1)) > 1:
             sample = row.payload["trial"] + 1
             found["sample"] = Cell(f"{sample} of {trials}", sample)
         turns = _turns(row.record or {})
         if turns:
             found["turns"] = Cell(f"{turns:,}", turns)
-        return {**found, "verdict": status_cell(status)}
+        return {**found, "verdict": status_cell(summary["verdict"] or PENDING)}
 
     def labels(self, row: ItemRow) -> Mapping[str, str]:
         return {name: text[:MAX_LABEL] for name, text in self._names(row).items()}
@@ -181,8 +180,6 @@ class EvalView(RunView):
         replaced = list(replaced_outcomes(self.reader, row.number)) if row.performances > 1 else []
         found = next((result for _, result in grouped_results([row], self.prepared.thresholds, replaced)), None)
         result = result_of(row, self.prepared.thresholds) if found is None else found
-        if row.reason in NEEDLESS:
-            result.status = SKIPPED
         if self.prepared.options.regrade is not None:
             self._note_rerolls(row, result)
         return result
