@@ -18,12 +18,13 @@ from manyhands.engine.journal.reader import JOURNAL
 from manyhands.engine.journal.records import DamagedBlob
 from manyhands.runs.shown.blocks import Cell, Facts, Fold, Link, Messages, Note, Section, Table, Text, block_json
 from manyhands.runs.shown.run_view import RunView
-from manyhands.runs.summaries import item_summaries
+from manyhands.runs.summaries import item_summaries, run_status
 from manyhands.workloads.evals.results import view as view_module
 from manyhands.workloads.evals.results.shown import matrix
 from manyhands.workloads.evals.results.summary import SUMMARY
 from tests.support.eval_runs import EvalRun, perform_eval
 from tests.support.shown_blocks import browsed, damage, facts, named, parts, rows, text_in, viewed
+from tests.support.shown_parts import notes_of
 
 OWN = """\
 def good(asked):
@@ -303,6 +304,27 @@ async def test_figures_of_a_small_run_are_made_of_its_items_where_no_file_has_th
     with viewed(run.folder) as view:
         assert "of the file" not in text_in(list(view.head()))
     lock.release()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("pass_rate", None), ("tests", None), ("tests", 3), ("targets", 3), ("targets", [7])]
+)
+async def test_a_summary_of_another_form_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    run = await performed(tmp_path)
+    monkeypatch.setattr(view_module, "MAX_COMPUTED", 3)
+    written = json.loads((run.folder / SUMMARY).read_bytes())
+    del written[name]
+    (run.folder / SUMMARY).write_text(json.dumps({**written, **({} if value is None else {name: value})}))
+    with viewed(run.folder) as view:
+        found = {each["name"]: each["value"] for each in run_status(view.reader)["figures"]}
+        assert found["mean_score"] == written["mean_score"]["value"]
+        assert (found["pass_rate"] is None) == (name == "pass_rate")
+        assert (found["passed"] is None) == (name == "tests")
+        assert notes_of(list(view.head())) == [
+            f"{SUMMARY} is damaged, or another version wrote it: its figures can't be shown."
+        ]
 
 
 async def test_figures_of_a_killed_session_are_not_those_of_the_one_before(

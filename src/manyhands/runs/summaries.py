@@ -291,6 +291,14 @@ def figure(name: str, value: float | None, form: str, *, label: str | None = Non
     return {"name": name, "label": label or name.replace("_", " "), "value": value, "text": text}
 
 
+def number_in(results: Any, *names: str) -> float | None:
+    """A number of a result file, by the names that lead to it; None where there is none, as another version may have written the file."""
+    found = results
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+
 def brief(value: Any) -> str:
     """The beginning of a value on one line; nothing of None."""
     if value is None:

@@ -10,7 +10,7 @@ from manyhands.core.outcomes import GRADE
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.export.conversations import Conversation, ConversationSource, Turn, judges_named, side_conversations
-from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure
+from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure, number_in
 from manyhands.workloads.imported.planning import ImportedItem
 from manyhands.workloads.imported.results import SUMMARY, score_of
 
@@ -47,8 +47,9 @@ class ImportedSummarizer(Summarizer):
         )
 
     def figures(self) -> list[Figure]:
-        scores = self.read_results(SUMMARY).get("scores")
-        return [figure("mean_score", scores["mean"], ".3f")] if scores and scores["scored"] else []
+        found = self.read_results(SUMMARY)
+        is_scored = bool(number_in(found, "scores", "scored"))
+        return [figure("mean_score", number_in(found, "scores", "mean"), ".3f")] if is_scored else []
 
 
 def _first(turns: Any, role: str) -> str:

@@ -13,7 +13,7 @@ from manyhands.core.usage import UsageFigures
 from manyhands.engine.contract import ItemRow
 from manyhands.runs.execution import RunResult
 from manyhands.runs.exit_codes import ExitCode
-from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure
+from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure, number_in
 from manyhands.workloads.evals.batch.reports import CommandFigures, report_lines
 from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.results.figures import MAX_NAMED, ResultFigures, RunFigures, count_name
@@ -168,10 +168,10 @@ class EvalSummarizer(Summarizer):
         if not found:
             return []
         return [
-            figure("pass_rate", found["pass_rate"]["value"], ".1%"),
-            figure("mean_score", found["mean_score"]["value"], ".3f"),
-            figure("passed", found["tests"]["passed"], ","),
-            figure("failed", found["tests"]["failed"], ",", label="below the threshold"),
+            figure("pass_rate", number_in(found, "pass_rate", "value"), ".1%"),
+            figure("mean_score", number_in(found, "mean_score", "value"), ".3f"),
+            figure("passed", number_in(found, "tests", "passed"), ","),
+            figure("failed", number_in(found, "tests", "failed"), ",", label="below the threshold"),
         ]
 
     @cached_property

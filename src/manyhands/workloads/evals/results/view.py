@@ -144,8 +144,8 @@ class EvalView(RunView):
 
     @cached_property
     def _figures(self) -> tuple[EvalSummary | None, list[Block]]:
-        """The figures of the run, and what is to be known of them: those of its summary, unless it has none or a session has not ended, and
-        it is so small that they can be made of the items."""
+        """The figures of the run, and what is to be known of them: those of its summary, unless it has none that can be used or a session
+        has not ended, and it is so small that they can be made of the items."""
         written = self._written()
         if written is not None and not self.has_open_session:
             return written, []
@@ -153,6 +153,10 @@ class EvalView(RunView):
             return summary_of(self.reader, self.prepared, self.reader.folder), []
         if written is not None:
             return written, [OF_FORMER_SESSION]
+        if (self.reader.folder / SUMMARY).exists():
+            return None, [
+                Note(f"{SUMMARY} is damaged, or another version wrote it: its figures can't be shown.", "warn")
+            ]
         return None, [Note("The figures of a run of this size are there when its session ends.", "muted")]
 
     def _written(self) -> EvalSummary | None:

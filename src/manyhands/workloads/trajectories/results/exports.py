@@ -17,7 +17,7 @@ from manyhands.core.outcomes import GRADE, ItemState
 from manyhands.engine.contract import ItemRow, RunReader
 from manyhands.io.files import written_aside
 from manyhands.runs.ledger import ledger
-from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure
+from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure, number_in
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.lines.entry import local_time
 from manyhands.workloads.trajectories.prepared import Prepared
@@ -238,5 +238,5 @@ class TrajectorySummarizer(Summarizer):
         )
 
     def figures(self) -> list[Figure]:
-        scores = self.read_results(STATISTICS).get("scores")
-        return [] if scores is None else [figure("mean_score", scores["mean"], ".3f")]
+        found = self.read_results(STATISTICS)
+        return [] if found.get("scores") is None else [figure("mean_score", number_in(found, "scores", "mean"), ".3f")]

@@ -21,18 +21,32 @@ MAX_TARGETS = 30
 """Targets that have charts, and columns of tables, of their own."""
 _ALWAYS_SHOWN = tuple(count_name(each) for each in (PASSED, FAILED, ERROR, GRADER_ERROR))
 _TONES = {count_name(status): tone_of(status) for status in STATUSES}
-_NEEDED = ("tests", "targets", "pass_limit", "tests_with_other_limits", "confidence", "denominators")
-_OF_RESULTS = ("pass_rate", "mean_score", "distribution", "cost_usd", "duration_ms", "token_usage", "simulated")
+_NEEDED = ("targets", "pass_limit", "tests_with_other_limits", "confidence", "denominators")
+_OF_RESULTS = (
+    "tests",
+    "pass_rate",
+    "mean_score",
+    "distribution",
+    "cost_usd",
+    "duration_ms",
+    "token_usage",
+    "simulated",
+)
 
 
 def is_summary(value: Mapping[str, Any]) -> bool:
     """Whether a file of a run folder has what a page of figures needs; a former version may have written less."""
     if any(name not in value for name in (*_NEEDED, *_OF_RESULTS)):
         return False
-    parts = (value, *value["targets"])
+    if not isinstance(value["targets"], list):
+        return False
     counts = [count_name(status) for status in STATUSES]
-    return all(name in part for part in parts for name in _OF_RESULTS) and all(
-        name in part["tests"] for part in parts for name in ("in", *counts)
+    return all(
+        isinstance(part, Mapping)
+        and all(name in part for name in _OF_RESULTS)
+        and isinstance(part["tests"], Mapping)
+        and all(name in part["tests"] for name in ("in", *counts))
+        for part in (value, *value["targets"])
     )
 
 
