@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.shown.blocks import Fold, Lanes, Messages, Section, Table, block_json
+from manyhands.runs.shown.blocks import Facts, Fold, Lanes, Messages, Section, Table, block_json
 from manyhands.runs.shown.run_view import view_of
 from manyhands.runs.summaries import summarizer_of
 from manyhands.workloads.memory.conversation.events import events_so_far, read_master_log
+from manyhands.workloads.memory.report import recorded
+from manyhands.workloads.memory.report import view as view_module
 from manyhands.workloads.memory.report.log_pages import MAX_PAGE_BYTES, PAGE
 from manyhands.workloads.memory.report.reported_agents import gather
 from manyhands.workloads.memory.report.view import MemoryView
@@ -164,6 +166,24 @@ def test_the_head_has_every_agent_and_the_ways_to_its_pages(view: MemoryView) ->
         "LLMChatSession - simulated - 600",
     ]
     assert "3,000 tokens" in text_of_blocks(sections)
+
+
+def test_what_is_not_listed_is_counted(view: MemoryView, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [page(view, name) for name in PAGES]
+    monkeypatch.setattr(recorded, "MAX_CONVERSATIONS", 2)
+    monkeypatch.setattr(view_module, "MAX_DATASETS", 3)
+    monkeypatch.setattr(view_module, "MAX_TESTS", 5)
+    more = "1 more conversation of small"
+    for name, sections in zip(PAGES, whole, strict=True):
+        assert more in text_of_blocks(page(view, name)), name
+        assert more not in text_of_blocks(sections), name
+    assert all("3 more tests of this conversation" in text_of_blocks(page(view, name)) for name in PAGES[1:3])
+    head = list(view.head())
+    assert more in text_of_blocks(head)
+    (datasets,) = [fact for facts in blocks_of(head, Facts) for fact in facts.facts if fact.label == "datasets"]
+    assert (datasets.cell.text, datasets.cell.value) == ("4", 4)
+    assert datasets.about == "The first 3 of them have a column in the table of items."
+    assert len(view.run_columns()) == len(view.columns) + 3
 
 
 def test_every_link_leads_to_something(view: MemoryView) -> None:

@@ -109,6 +109,11 @@ def conversations_of(reader: JournalReader) -> list[Recorded]:
     return [Recorded(reader.folder, row) for row in islice(reader.items(), MAX_CONVERSATIONS)]
 
 
+def unlisted_conversations(reader: JournalReader) -> int:
+    """How many more a run has than ``conversations_of`` gives."""
+    return max(0, sum(reader.counts().values()) - MAX_CONVERSATIONS)
+
+
 def is_replaced(conversation: Recorded, others: Sequence[Recorded]) -> bool:
     """Whether its files were put aside for those of a later conversation with the same agent."""
     return any(other.name == conversation.name and other.round > conversation.round for other in others)

@@ -24,7 +24,13 @@ from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS
 from manyhands.workloads.memory.report.comparison import comparison_sections
 from manyhands.workloads.memory.report.formatting import NOTHING, TextBudget, brief, duration, whole
 from manyhands.workloads.memory.report.log_pages import first_events, log_blocks, message_blocks
-from manyhands.workloads.memory.report.recorded import Recorded, conversations_of, is_replaced, judges_of
+from manyhands.workloads.memory.report.recorded import (
+    Recorded,
+    conversations_of,
+    is_replaced,
+    judges_of,
+    unlisted_conversations,
+)
 from manyhands.workloads.memory.report.recorded_cells import (
     COLUMNS,
     agents_table,
@@ -87,14 +93,14 @@ class MemoryView(RunView):
 
     def run_columns(self) -> Sequence[Column]:
         about = "mean score of the tests of this dataset"
-        datasets = [Column(f"dataset {name}", brief(name), is_number=True, about=about) for name in self._datasets()]
+        names = self._datasets()[:MAX_DATASETS]
+        datasets = [Column(f"dataset {name}", brief(name), is_number=True, about=about) for name in names]
         return [*self.columns, *datasets]
 
     def _datasets(self) -> list[str]:
         """The datasets of the run, as results call them."""
         folder = self.reader.folder / DEFINITIONS
-        found = (each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else ()
-        return sorted(islice(found, MAX_DATASETS))
+        return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
 
     def cells(self, rows: Sequence[ItemRow], summaries: Sequence[ItemSummary]) -> list[Mapping[str, Cell]]:
         return [conversation_cells(Recorded(self.reader.folder, row)) for row in rows]
@@ -124,17 +130,21 @@ class MemoryView(RunView):
 
     def head(self) -> Iterable[Section]:
         found = conversations_of(self.reader)
-        configured = _configuration(self.reader)
+        configured, datasets = _configuration(self.reader), len(self._datasets())
+        unshown = (
+            f"The first {MAX_DATASETS} of them have a column in the table of items." if datasets > MAX_DATASETS else ""
+        )
         facts = [
             Fact(
                 "memory span", Cell(NOTHING if configured.memory_span is None else f"{configured.memory_span:,} tokens")
             ),
-            Fact("datasets", Cell(str(len(self._datasets())))),
+            Fact("datasets", Cell(f"{datasets:,}", datasets), unshown),
             *(Fact(words, Cell(brief(said))) for words, said in self._options()),
         ]
         yield Section("Memory benchmark", [Facts(facts)])
         if found:
-            yield Section("Agents", [agents_table(found, (RESULTS, SCHEDULE, CONVERSATION))])
+            table = agents_table(found, (RESULTS, SCHEDULE, CONVERSATION))
+            yield Section("Agents", [table, *_unlisted(self.reader)])
 
     def _options(self) -> Iterator[tuple[str, Any]]:
         options = self.spec.get("options") if isinstance(self.spec, Mapping) else None
@@ -153,7 +163,7 @@ class MemoryView(RunView):
         blocks: list[Block] = []
         if len(found) > 1:
             links = [conversation_fact(each, page, is_chosen=each.row.number == chosen.row.number) for each in found]
-            blocks.append(Facts(links, "Conversation"))
+            blocks += [Facts(links, "Conversation"), *_unlisted(self.reader)]
         if is_replaced(chosen, found):
             return None, [*blocks, _REPLACED]
         if problem := chosen.log[1]:
@@ -176,7 +186,7 @@ class MemoryView(RunView):
         if left := max(0, len(timeline.courses) - MAX_LANES):
             blocks.append(Note(f"{left:,} more tests are in the table only.", "muted"))
         yield Section("Schedule", blocks)
-        yield Section("Tests", [schedule_table(timeline.courses[:MAX_TESTS], scores, link_of)])
+        yield Section("Tests", list(_first_tests(timeline, scores, link_of)))
 
     # --- Conversation
 
@@ -195,8 +205,8 @@ class MemoryView(RunView):
             return
         blocks += log_blocks(events, chosen.counter, _number(query.get("after")) or 0, kept)
         yield Section("Conversation", blocks, "Times are virtual; tokens are those said before.")
-        places = schedule_table(timeline.courses[:MAX_TESTS], {}, _test_links(chosen))
-        yield Section("Tests", [Fold("Where each test begins", [places])])
+        places = list(_first_tests(timeline, {}, _test_links(chosen)))
+        yield Section("Tests", [Fold("Where each test begins", places)])
 
     # --- Results
 
@@ -270,6 +280,7 @@ class MemoryView(RunView):
             notes.append(Note(f"{brief(reader.folder.name)} is no run of the memory benchmark.", "warn"))
             return []
         found = conversations_of(reader)
+        notes += _unlisted(reader)
         return [each for each in found if not is_replaced(each, found)]
 
 
@@ -278,6 +289,15 @@ _REPLACED = Note(
     "in the journal.",
     "muted",
 )
+
+
+def _unlisted(reader: JournalReader) -> Iterator[Note]:
+    """That a run has more conversations than are listed, if it has."""
+    if more := unlisted_conversations(reader):
+        name = brief(reader.folder.name)
+        yield Note(
+            f"{counted(more, 'more conversation')} of {name}: each is on its page, from the table of items.", "muted"
+        )
 
 
 def _number(text: str | None) -> int | None:
@@ -303,6 +323,13 @@ def _configuration(reader: JournalReader) -> RecordedConfiguration:
 
 def _nothing_said(conversation: Recorded | None) -> list[Note]:
     return [] if conversation is None else [Note("Nothing has been said yet.", "muted")]
+
+
+def _first_tests(timeline: Timeline, scores: Mapping[str, float | None], link_of: LinkOf) -> Iterator[Block]:
+    """The tests that a conversation has begun, up to ``MAX_TESTS``, and how many more there are."""
+    yield schedule_table(timeline.courses[:MAX_TESTS], scores, link_of)
+    if (more := len(timeline.courses) - MAX_TESTS) > 0:
+        yield Note(f"{counted(more, 'more test')} of this conversation: on its page of results.", "muted")
 
 
 def _timeline_facts(timeline: Timeline, counter: TokenCounter) -> Iterator[Fact]:
