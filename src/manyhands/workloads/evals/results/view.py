@@ -17,7 +17,6 @@ from manyhands.runs.summaries import ItemSummary
 from manyhands.workloads.evals.items import item_key
 from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
 from manyhands.workloads.evals.results.result_lines import PENDING, TestResult, grouped_results, result_of
-from manyhands.workloads.evals.results.shown.cells import name_cell, result_cell, status_cell
 from manyhands.workloads.evals.results.shown.comparison import (
     TARGETS,
     Side,
@@ -36,6 +35,7 @@ from manyhands.workloads.evals.results.shown.matrix import (
     replaced_outcomes,
     targets_of,
 )
+from manyhands.workloads.evals.results.shown.result_cells import name_cell, result_cell, status_cell
 from manyhands.workloads.evals.results.shown.scores import (
     command_failures,
     distribution_sections,

@@ -40,8 +40,8 @@ from manyhands.workloads.evals.results.compare import (
     of_aligned,
 )
 from manyhands.workloads.evals.results.reading import grouped_results_of
-from manyhands.workloads.evals.results.shown.cells import name_cell, score_cell, score_text
 from manyhands.workloads.evals.results.shown.matrix import deciding, targets_of
+from manyhands.workloads.evals.results.shown.result_cells import name_cell, score_cell, score_text
 
 TARGETS = "targets"
 """The name of the page that compares two targets of a run."""

@@ -15,7 +15,7 @@ from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, 
 from manyhands.workloads.evals.items import FAILED, PASSED
 from manyhands.workloads.evals.results.recorded_output import content_text, turns_of_output
 from manyhands.workloads.evals.results.result_lines import TestResult
-from manyhands.workloads.evals.results.shown.cells import name_text, score_cell, status_cell, tone_of
+from manyhands.workloads.evals.results.shown.result_cells import name_text, score_cell, status_cell, tone_of
 from manyhands.workloads.evals.targets.answer_figures import FIGURES
 
 MAX_TEXT = 20_000

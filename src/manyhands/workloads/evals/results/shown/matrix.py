@@ -14,12 +14,12 @@ from manyhands.engine.contract import ItemRow, ReplacedOutcome
 from manyhands.engine.journal.browsing import DamagedRow
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Link, Note, Section, Table
-from manyhands.runs.shown.cells import DAMAGED, damaged_cell
+from manyhands.runs.shown.cells import AFTER, DAMAGED, damaged_cell, position_in
 from manyhands.workloads.evals.items import FAILED, PASSED
 from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.results.result_lines import WITHOUT_SCORE, TestResult, grouped_results
-from manyhands.workloads.evals.results.shown.cells import name_cell, name_text, result_cell
 from manyhands.workloads.evals.results.shown.graded import category_of
+from manyhands.workloads.evals.results.shown.result_cells import name_cell, name_text, result_cell
 from manyhands.workloads.evals.results.shown.scores import MAX_TARGETS
 
 MATRIX, GROUPS = "matrix", "groups"
@@ -223,7 +223,7 @@ def matrix_sections(reader: JournalReader, prepared: PreparedEval, query: Mappin
     input behind which the page begins."""
     show = query.get("show", "all") if query.get("show") in FILTERS else "all"
     chosen = {kind: query[kind] for kind in _KINDS if query.get(kind)}
-    after = _position(query.get("after", ""))
+    after = position_in(query)
     page = _page(reader, prepared, after, show, chosen)
     targets = targets_of(prepared)
     blocks: list[Block] = [_filters(show, chosen), _table(page.tests, targets)]
@@ -238,10 +238,6 @@ def matrix_sections(reader: JournalReader, prepared: PreparedEval, query: Mappin
 
 
 _LEGEND = "✓ passed, ✗ failed, ! error, – no score, … not ended; trials: ● passed, ○ not passed."
-
-
-def _position(text: str) -> int:
-    return int(text) if text.isdecimal() and text.isascii() and len(text) < 16 else -1
 
 
 def _page(reader: JournalReader, prepared: PreparedEval, after: int, show: str, chosen: Mapping[str, str]) -> _Page:
@@ -287,7 +283,7 @@ def _position_facts(page: _Page, after: int, query: Mapping[str, str]) -> Facts:
     if after >= 0:
         found.append(Fact("back", Cell("first page", link=_link(query))))
     if page.after is not None:
-        found.append(Fact("more", Cell("next page", link=_link({**query, "after": str(page.after)})), said))
+        found.append(Fact("more", Cell("next page", link=_link({**query, AFTER: str(page.after)})), said))
     return Facts(found)
 
 

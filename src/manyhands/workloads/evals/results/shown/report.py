@@ -9,8 +9,8 @@ from manyhands.core.text import are, counted, have
 from manyhands.runs.shown.blocks import Block, Cell, Fold, Note, Section
 from manyhands.workloads.evals.items import PASSED
 from manyhands.workloads.evals.results.result_lines import PENDING, TestResult
-from manyhands.workloads.evals.results.shown.cells import name_text, score_cell, status_cell, tone_of
 from manyhands.workloads.evals.results.shown.graded import TextBudget, result_blocks
+from manyhands.workloads.evals.results.shown.result_cells import name_text, score_cell, status_cell, tone_of
 from manyhands.workloads.evals.results.shown.scores import (
     about_facts,
     command_failures,

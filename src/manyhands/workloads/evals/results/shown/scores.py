@@ -14,7 +14,13 @@ from manyhands.workloads.evals.batch.reports import CommandFigures
 from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, PASSED
 from manyhands.workloads.evals.results.figures import Distribution, MeanFigure, ResultFigures, TargetFigures, count_name
 from manyhands.workloads.evals.results.result_lines import STATUSES
-from manyhands.workloads.evals.results.shown.cells import estimate_cell, name_cell, name_text, tone_of
+from manyhands.workloads.evals.results.shown.result_cells import (
+    estimate_cell,
+    name_cell,
+    name_text,
+    score_cell,
+    tone_of,
+)
 from manyhands.workloads.evals.results.summary import EvalSummary, notes, reroll_line, statuses
 
 MAX_TARGETS = 30
@@ -234,15 +240,16 @@ def trial_tables(summary: EvalSummary) -> list[Block]:
     for each in summary["targets"]:
         if (trials := each.get("trials")) is not None:
             rows = [
-                [Cell(k, float(k)), _count(count), _share(trials["pass_at_k"][k]), _share(trials["pass_power_k"][k])]
+                [
+                    Cell(k, float(k)),
+                    _count(count),
+                    score_cell(trials["pass_at_k"][k]),
+                    score_cell(trials["pass_power_k"][k]),
+                ]
                 for k, count in trials["tests"].items()
             ]
             found.append(Table(columns, rows, f"Trials of {name_text(each['target'])}"))
     return found
-
-
-def _share(value: float | None) -> Cell:
-    return Cell("–" if value is None else f"{value:.3f}", value)
 
 
 def _commands_table(summary: EvalSummary) -> Table:
@@ -288,7 +295,7 @@ def _answers(target: str, figures: ResultFigures) -> list[Cell]:
     quantiles, times, tokens = figures["score_quantiles"], figures["duration_ms"], figures["token_usage"]
     return [
         name_cell(target),
-        *(_share(quantiles.get(name)) for name in ("min", "median", "max")),
+        *(score_cell(quantiles.get(name)) for name in ("min", "median", "max")),
         *(_milliseconds(times.get(name)) for name in ("median", "p90", "max")),
         *(_count(tokens[name]) if name in tokens else Cell("–") for name in ("input", "output")),
         _dollars(figures["cost_usd"]),

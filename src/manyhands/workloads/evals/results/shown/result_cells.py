@@ -53,7 +53,7 @@ def score_cell(score: float | None, tone: Tone = "") -> Cell:
 def result_cell(result: TestResult, link: Link | None = None) -> Cell:
     """What came of a test at a target: the sign, the score or else the status, and a sign for each of several trials."""
     status = result.status
-    said = status.replace("_", " ") if result.score is None else f"{result.score:.3f}"
+    said = status.replace("_", " ") if result.score is None else score_text(result.score)
     text = " ".join(filter(None, (mark(status), said, dots(result.trials or ()))))
     return Cell(text, result.score, tone_of(status), _why(result), link)
 
