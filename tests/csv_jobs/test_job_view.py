@@ -189,6 +189,15 @@ def test_stages_are_columns_and_say_how_they_stand(folder: JobFolder) -> None:
     assert labels == [{}, {}, {"stage": "second"}]
 
 
+def test_stages_are_shown_though_a_row_is_damaged(folder: JobFolder) -> None:
+    spawn(folder, "--instruction=", "--stages=stages.yaml", "--worker_function=staged.py:work", "--max_attempts=1")
+    damage(folder.folder(), 2)
+    with browsed(folder.folder()) as view:
+        parts = page_parts(view, "schema")
+    assert [fold.title for fold in of_kind(parts, Fold)] == ["1. first", "2. second"]
+    assert any("can't be told" in note for note in notes_of(parts))
+
+
 def test_a_job_that_goes_on_is_shown(folder: JobFolder) -> None:
     folder.write_rows(["one", "until go", "three"])
     job = folder.begin(*folder.spawn_words(FUNCTION, "--executor=local", "--max_workers=1"))

@@ -263,6 +263,20 @@ async def test_damaged_items_are_the_only_ones_of_the_matrix_that_are(
     assert "1 damaged item" in text_in(groups)
 
 
+async def test_an_item_is_shown_though_others_of_its_test_are_damaged(tmp_path: Path) -> None:
+    run = await performed(tmp_path)
+    with viewed(run.folder) as view:
+        own, elsewhere = item(view, "suite/same@good#1").number, item(view, "suite/same@other").number
+    damage(run.folder, own)
+    damage(run.folder, elsewhere)
+    with browsed(run.folder) as view:
+        blocks = blocks_of(view, "suite/same@good")
+    assert "score" in facts(blocks)
+    assert any("can't be told" in note.text for note in parts(blocks, Note))
+    (beside,) = next(rows(table) for table in parts(blocks, Table) if table.title == "The same test at other targets")
+    assert (beside["target"].text, beside["result"].text) == ("other", "damaged")
+
+
 # --- Figures
 
 

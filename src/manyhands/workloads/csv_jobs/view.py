@@ -14,6 +14,7 @@ from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.browsing import UNREADABLE, DamagedRow
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.records import DamagedBlob
 from manyhands.runs.shown.blocks import (
     Block,
     Cell,
@@ -148,7 +149,10 @@ class JobView(RunView):
     def _stage_blocks(self) -> Iterator[Block]:
         stages = self._table.stages
         if sum(self.reader.counts().values()) <= _COUNTED:
-            yield _stage_table([str(stage["name"]) for stage in stages], self.reader)
+            try:
+                yield _stage_table([str(stage["name"]) for stage in stages], self.reader)
+            except DamagedBlob as error:
+                yield Note(f"How the rows stand in each stage can't be told: {error}", "bad")
         else:
             command = shlex.join(["manyhands", "jobs", "status", str(self.reader.folder.absolute())])
             yield Note(f"To count how the rows stand in each stage: {command}", "muted")

@@ -9,8 +9,10 @@ from typing import Any, ClassVar, cast
 from manyhands.core.errors import UserError
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.records import DamagedBlob
 from manyhands.io.json_files import read_object
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Link, Note, Section, Table, Value
+from manyhands.runs.shown.cells import damaged_cell
 from manyhands.runs.shown.pairs import RUNS, ids_of
 from manyhands.runs.shown.run_view import OF_FORMER_SESSION, PageInfo, RunView
 from manyhands.runs.summaries import ItemSummary
@@ -212,7 +214,11 @@ class EvalView(RunView):
         """What the trials of an item's test come to together at its target, where there are several."""
         if row.payload.get("trials", 1) < 2:
             return
-        rows = self._trials(row, row.payload["target"])
+        try:
+            rows = self._trials(row, row.payload["target"])
+        except DamagedBlob as error:
+            yield Note(f"What all trials of the test come to together can't be told: {error}", "bad")
+            return
         links = {each.payload["trial"]: Link(item=each.number) for each in rows if each.number != row.number}
         for _, result in grouped_results(rows, self.prepared.thresholds):
             if row.payload["trials"] <= MAX_TRIALS:
@@ -220,7 +226,7 @@ class EvalView(RunView):
             yield from trial_blocks(result, links=links)
 
     def _trials(self, row: ItemRow, target: str) -> list[ItemRow]:
-        """The trials of an item's test at a target."""
+        """The trials of an item's test at a target. Raises DamagedBlob if one of them can't be read."""
         payload = row.payload
         numbers = range(min(payload.get("trials", 1), MAX_TRIALS))
         keys = (item_key(payload["dataset"], payload["test"]["id"], target, number) for number in numbers)
@@ -231,7 +237,12 @@ class EvalView(RunView):
         names = [each.name for each in self.prepared.files[row.payload["file"]].targets]
         rows = []
         for name in [name for name in names if name != row.payload["target"]][:MAX_OTHERS]:
-            for planned, result in grouped_results(self._trials(row, name), self.prepared.thresholds):
+            try:
+                trials = self._trials(row, name)
+            except DamagedBlob as error:
+                rows.append([name_cell(name), damaged_cell(str(error)), Cell("")])
+                continue
+            for planned, result in grouped_results(trials, self.prepared.thresholds):
                 number = deciding(planned, result).number
                 beside = Cell("side by side", link=Link(item=row.number, versus=number))
                 rows.append([name_cell(name), result_cell(result, Link(item=number)), beside])
