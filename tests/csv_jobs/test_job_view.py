@@ -19,10 +19,9 @@ from manyhands.engine.journal.records import pack
 from manyhands.runs.shown.blocks import Fold, Link, Text, Value
 from manyhands.runs.summaries import summarizer_of
 from tests.support.job_folders import FUNCTION, JobFolder
-from tests.support.shown_blocks import browsed, damage, viewed
+from tests.support.shown_blocks import browsed, damage, item_parts, notes_of, page_parts, rows_of, texts, viewed
 from tests.support.shown_blocks import facts as facts_of
 from tests.support.shown_blocks import parts as of_kind
-from tests.support.shown_parts import item_parts, notes_of, page_parts, rows_of, texts
 
 SCHEMA = {
     "type": "object",

@@ -23,8 +23,7 @@ from manyhands.workloads.evals.results import view as view_module
 from manyhands.workloads.evals.results.shown import matrix
 from manyhands.workloads.evals.results.summary import SUMMARY
 from tests.support.eval_runs import EvalRun, perform_eval
-from tests.support.shown_blocks import browsed, damage, facts, named, parts, rows, text_in, viewed
-from tests.support.shown_parts import notes_of
+from tests.support.shown_blocks import browsed, damage, facts, named, notes_of, parts, rows, text_in, viewed
 
 OWN = """\
 def good(asked):

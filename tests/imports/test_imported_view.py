@@ -12,9 +12,8 @@ from manyhands.runs.shown.blocks import Fold, Link, Value
 from manyhands.runs.summaries import summarizer_of
 from tests.support.batches import run_command
 from tests.support.shown_blocks import facts as facts_of
+from tests.support.shown_blocks import item_parts, notes_of, rows_of, texts, viewed
 from tests.support.shown_blocks import parts as of_kind
-from tests.support.shown_blocks import viewed
-from tests.support.shown_parts import item_parts, notes_of, rows_of, texts
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "count", "arguments": '{"what": "eggs"}'}}
 ROW: dict[str, Any] = {

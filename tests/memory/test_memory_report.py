@@ -30,7 +30,7 @@ from manyhands.workloads.memory.results.figures import MIN_TESTS, figures_of, sp
 from manyhands.workloads.memory.results.timeline import timeline_of
 from tests.support.goodai import expected, needs_all_sessions, published
 from tests.support.memory_schedules import count_words
-from tests.support.shown import text_of_blocks
+from tests.support.shown_blocks import text_of_blocks
 
 CONFIGURATION = """
 config: {run_name: Small}

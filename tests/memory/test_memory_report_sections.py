@@ -19,7 +19,7 @@ from manyhands.workloads.memory.report.views import MAX_BYTES, agent_views
 from manyhands.workloads.memory.results.timeline import Course, Timeline
 from tests.support.goodai import expected, needs_all_sessions, published
 from tests.support.memory_benchmarks import opened, performed, write_configuration
-from tests.support.shown import blocks_of, links_of, strings, text_of_blocks
+from tests.support.shown_blocks import links_of, parts, strings, text_of_blocks
 
 DATASETS = ("colours", "shopping", "trigger_response", "restaurant")
 AGENTS = ("perfect", "forgetful", "simulated")
@@ -111,9 +111,7 @@ def test_all_figures_of_published_results_are_in_the_sections() -> None:
 @needs_all_sessions
 def test_memory_spans_are_compared() -> None:
     agents = gather(["Benchmark 3 - 1k", "Benchmark 3 - 32k"], published())
-    (chart,) = [
-        each for each in blocks_of(report_sections(agents), Chart) if each.title == "Mean score over memory span"
-    ]
+    (chart,) = [each for each in parts(report_sections(agents), Chart) if each.title == "Mean score over memory span"]
     (several,) = [series for series in chart.series if len(series.points) > 1]
     assert [span for span, _ in several.points] == ["1,000", "32,000"]
 
@@ -130,7 +128,7 @@ async def test_agents_are_in_order_of_their_scores_with_a_heat_map(small: list[R
         "Details",
         "Tests",
     ]
-    (heat,) = blocks_of(sections[:1], Table)
+    (heat,) = parts(sections[:1], Table)
     assert heat.rows[0][0].text == "PerfectAgent (simulated agent)"
     assert [cell.share for cell in heat.rows[0]] == [None, 1.0, 1.0, None, 1.0, None]
     assert [cell.text for cell in heat.rows[1][1:3]] == ["0.000", "0.000"]
@@ -139,7 +137,7 @@ async def test_agents_are_in_order_of_their_scores_with_a_heat_map(small: list[R
     assert len(folds) == len(sections[-1].blocks) == 8 * len(AGENTS)
     assert {fold.filters["agent"] for fold in folds} == {agent.label for agent in small}
     assert {fold.filters["result"] for fold in folds} == {"full marks", "no points", "no score"}
-    names = [fold.name for fold in blocks_of(sections, Fold) if fold.name]
+    names = [fold.name for fold in parts(sections, Fold) if fold.name]
     assert len(set(names)) == len(names)
     assert {link.anchor for link in links_of(block_json(sections))} <= set(names)
 
@@ -148,7 +146,7 @@ async def test_one_agent_has_its_schedule_and_its_tests(small: list[Reported]) -
     sections = list(report_sections([small[-1]]))
     assert small[-1].label == "PerfectAgent"
     assert [section.title for section in sections][:3] == ["Results", "Scores by dataset", "Interleaving"]
-    (lanes,) = blocks_of(sections, Lanes)
+    (lanes,) = parts(sections, Lanes)
     assert lanes.lanes[0].label == "filler and time"
     assert {span.kind for lane in lanes.lanes[1:] for span in lane.spans} == {"waits", "statement", "question"}
     for lane in lanes.lanes[1:]:
@@ -156,7 +154,7 @@ async def test_one_agent_has_its_schedule_and_its_tests(small: list[Reported]) -
         assert ends == sorted(ends)
     folds = [fold for fold in sections[-1].blocks if isinstance(fold, Fold)]
     assert "agent" not in folds[0].filters
-    (said,) = blocks_of(folds[:1], Messages)
+    (said,) = parts(folds[:1], Messages)
     assert {message["role"] for message in said.messages} == {"user", "assistant"}
     assert len(said.messages) == len(said.names) == len(said.about)
 
@@ -164,11 +162,11 @@ async def test_one_agent_has_its_schedule_and_its_tests(small: list[Reported]) -
 async def test_plots_can_be_left_out(small: list[Reported]) -> None:
     for agents in (small, small[:1]):
         with_plots, without = list(report_sections(agents)), list(report_sections(agents, with_plots=False))
-        assert blocks_of(with_plots, Chart)
-        assert blocks_of(without, Chart) == []
-        assert blocks_of(without, Lanes) == []
-        assert all(part for columns in blocks_of(without, Columns) for part in columns.blocks)
-        assert len(blocks_of(without, Table)) == len(blocks_of(with_plots, Table))
+        assert parts(with_plots, Chart)
+        assert parts(without, Chart) == []
+        assert parts(without, Lanes) == []
+        assert all(part for columns in parts(without, Columns) for part in columns.blocks)
+        assert len(parts(without, Table)) == len(parts(with_plots, Table))
 
 
 async def test_titles_and_file_names(small: list[Reported]) -> None:
@@ -187,12 +185,12 @@ async def test_the_same_results_give_the_same_sections(small: list[Reported]) ->
 async def test_many_agents_keep_their_full_names(small: list[Reported]) -> None:
     agents = [replace(small[number % 3], label=f"{'a long name ' * 6}{number}") for number in range(25)]
     sections = list(report_sections(agents, 0))
-    (heat,) = blocks_of(sections[:1], Table)
+    (heat,) = parts(sections[:1], Table)
     assert len(heat.rows) == 25
     assert all(f"{'a long name ' * 6}" in row[0].text for row in heat.rows)
     means = [row[1].value for row in heat.rows]
     assert means == sorted(means, reverse=True, key=lambda value: float(value or 0))
-    assert [chart.title for chart in blocks_of(sections[:1], Chart)] == ["Mean score of all tests by agent"]
+    assert [chart.title for chart in parts(sections[:1], Chart)] == ["Mean score of all tests by agent"]
 
 
 # --- Bounds

@@ -23,7 +23,7 @@ from manyhands.workloads.memory.report.log_pages import MAX_PAGE_BYTES, PAGE
 from manyhands.workloads.memory.report.reported_agents import gather
 from manyhands.workloads.memory.report.view import MemoryView
 from tests.support.memory_benchmarks import opened, performed, write_configuration
-from tests.support.shown import blocks_of, links_of, text_of_blocks
+from tests.support.shown_blocks import links_of, parts, text_of_blocks
 
 AGENTS = ("perfect", "forgetful", "simulated")
 PAGES = ("results", "schedule", "conversation", "comparison")
@@ -67,7 +67,7 @@ def test_results_have_every_answer_with_its_score_and_reason(view: MemoryView, r
     (agent,) = gather(["small"], run.parent.parent, ["perfect"])
     sections = page(view, "results", item="1")
     said = text_of_blocks(sections)
-    folds = {fold.title: fold for fold in blocks_of(sections[-1:], Fold)}
+    folds = {fold.title: fold for fold in parts(sections[-1:], Fold)}
     assert len(folds) == len(agent.figures.tests) == 8
     for test in agent.figures.tests:
         fold = folds[f"{test.dataset} - {test.example}"]
@@ -77,7 +77,7 @@ def test_results_have_every_answer_with_its_score_and_reason(view: MemoryView, r
         assert f"{test.tokens:,} tokens" in inside
         assert ("needles" in inside) == bool(test.needles)
         assert fold.cells[-1].value == test.score
-        assert blocks_of([fold], Messages) == []
+        assert parts([fold], Messages) == []
     assert "Cost in all" in said
     assert "Speed" in said
     assert agent.figures.stats is not None
@@ -87,7 +87,7 @@ def test_results_have_every_answer_with_its_score_and_reason(view: MemoryView, r
 def test_a_test_is_shown_whole(view: MemoryView, run: Path) -> None:
     (section,) = page(view, "results", item="1", test="Colours - 0")
     result = json.loads((results_of(run) / "Colours" / "0_0.json").read_text(encoding="utf-8"))
-    (said,) = blocks_of([section], Messages)
+    (said,) = parts([section], Messages)
     assert [message["content"] for message in said.messages] == [
         line.partition("): ")[2] for line in result["task_log"]
     ]
@@ -96,7 +96,7 @@ def test_a_test_is_shown_whole(view: MemoryView, run: Path) -> None:
 
 def test_the_schedule_has_all_tests_and_leads_to_where_they_begin(view: MemoryView, run: Path) -> None:
     sections = page(view, "schedule", item="1")
-    (lanes,), (table,) = blocks_of(sections, Lanes), blocks_of(sections, Table)
+    (lanes,), (table,) = parts(sections, Lanes), parts(sections, Table)
     log = read_master_log(results_of(run) / "master_log.jsonl")
     tests = {event.test_id for event in log if event.test_id}
     assert {lane.label for lane in lanes.lanes} == tests | {"filler and time"}
@@ -105,7 +105,7 @@ def test_the_schedule_has_all_tests_and_leads_to_where_they_begin(view: MemoryVi
         link = row[0].link
         assert link is not None
         assert link.page == "conversation"
-        (first, *_) = blocks_of(page(view, "conversation", **link.query), Messages)
+        (first, *_) = parts(page(view, "conversation", **link.query), Messages)
         assert first.names[0] == row[0].text
         assert first.messages[0]["content"] == "The test begins."
 
@@ -119,7 +119,7 @@ def test_the_conversation_is_all_of_the_log(view: MemoryView, run: Path, item: s
     after: str | None = "0"
     while after is not None:
         sections = page(view, "conversation", item=item, after=after)
-        (messages,) = blocks_of(sections, Messages)
+        (messages,) = parts(sections, Messages)
         assert len(messages.messages) == len(messages.names) == len(messages.about) <= PAGE
         said += messages.messages
         names += messages.names
@@ -137,7 +137,7 @@ def test_the_conversation_is_all_of_the_log(view: MemoryView, run: Path, item: s
 def test_agents_are_compared(view: MemoryView) -> None:
     sections = page(view, "comparison")
     assert [section.title for section in sections] == ["Scores by dataset", "By the published formulas", "Differences"]
-    (heat, *_) = blocks_of(sections, Table)
+    (heat, *_) = parts(sections, Table)
     assert heat.rows[0][0].text == "PerfectAgent (simulated agent)"
     assert heat.rows[0][0].link is not None
     assert (heat.rows[0][0].link.query["item"], heat.rows[0][0].link.run) == ("1", None)
@@ -159,7 +159,7 @@ def test_items_have_cells_and_blocks(view: MemoryView) -> None:
 
 def test_the_head_has_every_agent_and_the_ways_to_its_pages(view: MemoryView) -> None:
     sections = list(view.head())
-    (table,) = blocks_of(sections, Table)
+    (table,) = parts(sections, Table)
     assert [row[0].text for row in table.rows] == [
         "PerfectAgent",
         "ForgetfulAgent",
@@ -180,7 +180,7 @@ def test_what_is_not_listed_is_counted(view: MemoryView, monkeypatch: pytest.Mon
     assert all("3 more tests of this conversation" in text_of_blocks(page(view, name)) for name in PAGES[1:3])
     head = list(view.head())
     assert more in text_of_blocks(head)
-    (datasets,) = [fact for facts in blocks_of(head, Facts) for fact in facts.facts if fact.label == "datasets"]
+    (datasets,) = [fact for facts in parts(head, Facts) for fact in facts.facts if fact.label == "datasets"]
     assert (datasets.cell.text, datasets.cell.value) == ("4", 4)
     assert datasets.about == "The first 3 of them have a column in the table of items."
     assert len(view.run_columns()) == len(view.columns) + 3
@@ -230,7 +230,7 @@ def test_scores_that_a_judge_gave_afterwards_can_be_chosen(view: MemoryView, run
     try:
         assert {link.query.get("judge") for link in links_of(block_json(page(view, "results")))} >= {"a judge", None}
         judged = page(view, "results", judge="a judge")
-        fold = next(fold for fold in blocks_of(judged, Fold) if fold.title == "Colours - 0")
+        fold = next(fold for fold in parts(judged, Fold) if fold.title == "Colours - 0")
         assert "as it were" in text_of_blocks(fold)
         (folder / "scores.json").write_text("{", encoding="utf-8")
         assert "scores.json" in text_of_blocks(page(view, "results", judge="a judge"))
@@ -252,7 +252,7 @@ async def test_runs_are_compared(tmp_path: Path) -> None:
         folders.append(made.folder)
     with closing(JournalReader(folders[0])) as first, closing(JournalReader(folders[1])) as second:
         sections = list(view_of(first).compared([second], {}))
-        (heat, *_) = blocks_of(sections, Table)
+        (heat, *_) = parts(sections, Table)
         assert len(heat.rows) == 4
         assert {row[0].link.run for row in heat.rows if row[0].link} == {None, second.meta("run_id")}
         assert "Memory span and score" in [section.title for section in sections]
@@ -279,7 +279,7 @@ async def test_pages_show_what_is_recorded_so_far(tmp_path: Path) -> None:
             rows = list(reader.items())
             cells = view.cells(rows, [])
             tests += [float(cells[0]["tests"].value or 0)] if cells else []
-            events += [len(each.messages) for each in blocks_of(page(view, "conversation"), Messages)]
+            events += [len(each.messages) for each in parts(page(view, "conversation"), Messages)]
             looks += 1
     assert (await execution).exit_code == 0
     assert looks > 3
@@ -310,7 +310,7 @@ async def test_a_conversation_that_was_begun_anew_is_told_apart(tmp_path: Path) 
         numbers = {row.payload["round"]: str(row.number) for row in reader.items()}
         assert "were put aside" in text_of_blocks(page(view, "results", item=numbers[0]))
         assert "were put aside" not in text_of_blocks(page(view, "results", item=numbers[1]))
-        (heat, *_) = blocks_of(page(view, "comparison"), Table)
+        (heat, *_) = parts(page(view, "comparison"), Table)
         assert len(heat.rows) == 1
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from manyhands.engine.journal.browsing import JournalBrowser
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
-from manyhands.runs.shown.blocks import Cell, Facts, Section, Table
+from manyhands.runs.shown.blocks import Block, Cell, Facts, Link, Note, Section, Table, block_json
 from manyhands.runs.shown.run_view import RunView, view_of
 
 T = TypeVar("T")
@@ -74,3 +74,57 @@ def facts(value: Any) -> dict[str, Cell]:
 def rows(table: Table) -> list[dict[str, Cell]]:
     """The rows of a table, by the names of columns."""
     return [dict(zip([column.name for column in table.columns], row, strict=True)) for row in table.rows]
+
+
+def rows_of(value: Any, title: str = "") -> list[dict[str, Cell]]:
+    """The rows of the first table with that title, each by the labels of the columns. Raises StopIteration if there is none."""
+    table = next(each for each in parts(value, Table) if each.title == title)
+    return [dict(zip((column.label for column in table.columns), row, strict=True)) for row in table.rows]
+
+
+def notes_of(value: Any) -> list[str]:
+    """The texts of all notes."""
+    return [note.text for note in parts(value, Note)]
+
+
+def item_parts(view: RunView, key: str) -> list[Block]:
+    """The parts of an item, by its key."""
+    row = view.reader.item_by_key(key)
+    assert row is not None
+    return list(view.item_blocks(row, view.reader.steps(row.number, row.attempt)))
+
+
+def page_parts(view: RunView, name: str, **query: str) -> list[Section]:
+    """A page of the workload's own."""
+    return list(view.page(name, query))
+
+
+def texts(cells: Mapping[str, Cell]) -> dict[str, Any]:
+    """The texts of cells."""
+    return {name: cell.text for name, cell in cells.items()}
+
+
+def strings(value: Any) -> Iterator[str]:
+    """All texts in JSON, each on one line."""
+    if isinstance(value, dict):
+        yield from (text for each in value.values() for text in strings(each))
+    elif isinstance(value, list):
+        yield from (text for each in value for text in strings(each))
+    elif isinstance(value, str):
+        yield " ".join(value.split())
+
+
+def text_of_blocks(value: Any) -> str:
+    """All texts in blocks, one behind the other."""
+    return " ".join(strings(block_json(value)))
+
+
+def links_of(value: Any) -> Iterator[Link]:
+    """All links in blocks."""
+    if isinstance(value, dict):
+        if value.get("block") == "link":
+            yield Link(**{name: each for name, each in value.items() if name != "block"})
+        else:
+            yield from (link for each in value.values() for link in links_of(each))
+    elif isinstance(value, list):
+        yield from (link for each in value for link in links_of(each))

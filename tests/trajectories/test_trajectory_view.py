@@ -16,9 +16,8 @@ from manyhands.runs.summaries import summarizer_of
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 from tests.support.batches import BatchFolder, ServerThread, prompt_of
 from tests.support.shown_blocks import facts as facts_of
+from tests.support.shown_blocks import item_parts, notes_of, page_parts, rows_of, texts, viewed
 from tests.support.shown_blocks import parts as of_kind
-from tests.support.shown_blocks import viewed
-from tests.support.shown_parts import item_parts, notes_of, page_parts, rows_of, texts
 
 JUDGE = """
 import json, sys
