@@ -19,7 +19,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from manyhands.view.pages.compare import MAX_RUNS
 from manyhands.view.pages.difference import MAX_PAIRS
 from manyhands.view.pages.help import KEYS, WORDS
+from manyhands.view.pages.item import item_page
 from tests.support.batches import run_command
+from tests.support.made_journals import MadeStep, Pages, made_journal, write
 from tests.support.shown_runs import Shown, links_in, make_runs, shown_runs
 
 CHROMIUM = shutil.which("chromium")
@@ -443,3 +445,21 @@ def test_without_scripts_every_page_can_be_read(plain: Page, ids: dict[str, str]
             plain.goto(address)
             assert plain.locator("h1:visible").count() > 0
             assert len(plain.locator("main").inner_text()) > 20
+
+
+# --- Journals that are made step by step
+
+
+async def test_links_to_steps_of_an_earlier_attempt_show_that_attempt(tmp_path: Path) -> None:
+    steps = [MadeStep("count", {}, number, attempt=attempt) for attempt in (1, 2) for number in range(3)]
+    pages = Pages(made_journal(tmp_path / "run", steps))
+    write(tmp_path / "run", "UPDATE items SET attempt = ?", (2,))
+    timeline = pages.html(await item_page(pages.site, pages.id, 1, {"tab": "timeline", "attempt": "1"}))
+    found = [link for link in links_in(timeline)[0] if "step=" in link]
+    assert len(found) == 3
+    for number, link in enumerate(found, 1):
+        led_to = await item_page(pages.site, pages.id, 1, dict(parse_qsl(urlsplit(link).query)))
+        assert led_to.data["attempt_shown"] == 1
+        assert [step.id for step in led_to.values["page"].steps] == list(range(number, 4))
+    assert (await item_page(pages.site, pages.id, 1, {"step": "9"})).data["attempt_shown"] == 2
+    pages.close()

@@ -44,8 +44,8 @@ TABS = ("conversation", "result", "timeline", "attempts", "raw")
 
 
 async def item_page(site: Site, run_id: str, number: int, query: Query) -> Page:
-    """An item. ``tab``: which part; ``attempt``: which attempt; ``step``: the id of the step that the page begins with; ``number``: the
-    step's number instead; ``hide``: what is not shown."""
+    """An item. ``tab``: which part; ``attempt``: which attempt, by default that of ``step``, else the latest one; ``step``: the id of the
+    step that the page begins with; ``number``: the step's number instead; ``hide``: what is not shown."""
     run = await site.runs.in_thread(lambda: site.runs.shown(run_id))
     if run.summary is None:
         raise NotFound(run.problem or "the run can't be read")
@@ -58,7 +58,7 @@ def _look(site: Site, run: Any, reader: JournalBrowser, number: int, query: Quer
         raise NotFound(f"the run has no item {number}")
     view = view_for(reader)
     summary, details = summed_up(reader, row)
-    attempt = min(whole_number(query.get("attempt")) or row.attempt, row.attempt)
+    attempt = min(whole_number(query.get("attempt")) or _attempt_of_step(reader, row, query), row.attempt)
     tab = query.get("tab", "") if query.get("tab") in TABS else "conversation"
     hidden = [name for name in TOGGLES if name in query.get("hide", "").split(",")]
     keep = {"hide": ",".join(hidden)} | ({} if attempt == row.attempt else {"attempt": str(attempt)})
@@ -81,6 +81,14 @@ def _look(site: Site, run: Any, reader: JournalBrowser, number: int, query: Quer
     data: dict[str, Any] = {"run": run.id, **item_contents(row, summary), "attempt_shown": attempt, "tab": tab}
     data |= {"conversation": page} if tab == "conversation" else {"sections": sections}
     return Page(f"{summary['label']} · {run.summary['run']}", "item.html", values, data)
+
+
+def _attempt_of_step(reader: JournalBrowser, row: ItemRow, query: Query) -> int:
+    """The attempt that the step belongs to which an address names, so that links to steps lead to them after further attempts too; the
+    latest one where it names none of the item's."""
+    step = whole_number(query.get("step"))
+    found = None if step is None else reader.step_outline(step)
+    return found[1] if found is not None and found[0] == row.number else row.attempt
 
 
 def summed_up(reader: JournalBrowser, row: ItemRow) -> tuple[ItemSummary, ItemDetails]:
