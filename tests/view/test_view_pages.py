@@ -463,3 +463,11 @@ async def test_links_to_steps_of_an_earlier_attempt_show_that_attempt(tmp_path: 
         assert [step.id for step in led_to.values["page"].steps] == list(range(number, 4))
     assert (await item_page(pages.site, pages.id, 1, {"step": "9"})).data["attempt_shown"] == 2
     pages.close()
+
+
+async def test_steps_that_are_not_listed_are_counted(tmp_path: Path) -> None:
+    pages = Pages(made_journal(tmp_path / "run", [MadeStep("count", {}, 0)] * 2003))
+    for tab in ("raw", "timeline"):
+        html = pages.html(await item_page(pages.site, pages.id, 1, {"tab": tab}))
+        assert re.search(r"The first 2,000( steps)?; 3 more", html), tab
+    pages.close()

@@ -33,7 +33,7 @@ from manyhands.view.rendering import duration, moment, money
 from manyhands.view.source import NotFound
 
 _MAX_STEPS = 2000
-"""Steps that the timeline shows."""
+"""Steps that the timeline and the table of all steps show."""
 _MAX_READ = 200
 """Steps that the workload's own part is given."""
 _MAX_STEP_BYTES, _MAX_READ_BYTES = 1 << 20, 32 << 20
@@ -240,13 +240,14 @@ def _timeline(reader: JournalBrowser, row: ItemRow, attempt: int) -> Iterator[Se
     outlines = reader.outline(row.number, attempt, 0, _MAX_STEPS)
     if not outlines:
         return
+    more = reader.step_count(row.number, attempt) - len(outlines)
     origin = min(step.started_at for step in outlines)
     lanes: dict[str, list[Span]] = {}
     for step in outlines:
         name = f"{step.scope} · {step.kind}" if step.scope else step.kind
         lanes.setdefault(name, []).append(_span(row.number, step, origin))
     shown = [Lane(name, spans) for name, spans in lanes.items()]
-    about = "" if len(outlines) < _MAX_STEPS else f"The first {_MAX_STEPS:,} steps."
+    about = f"The first {len(outlines):,} steps; {more:,} more are not shown here." if more else ""
     yield Section("", [Lanes("Steps over time", shown, "seconds since the first step began", "seconds", about)])
     yield Section("", [_kinds(outlines)])
 
@@ -307,4 +308,7 @@ def _raw(reader: JournalBrowser, row: ItemRow, attempt: int) -> Iterator[Section
         Column("request", "request, bytes stored", is_number=True),
         Column("output", "output, bytes stored", is_number=True),
     )
-    yield Section("Steps", [Table(columns, rows)], "Each step's JSON is linked in the conversation.")
+    about = "Each step's JSON is linked in the conversation."
+    if more := reader.step_count(row.number, attempt) - len(steps):
+        about = f"The first {len(steps):,}; {more:,} more are in the conversation. {about}"
+    yield Section("Steps", [Table(columns, rows)], about)
