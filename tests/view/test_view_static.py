@@ -7,8 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from html import unescape
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from manyhands.core.errors import UserError
+from manyhands.engine.journal.browsing import JournalBrowser
 from manyhands.runs.shown.blocks import (
     Block,
     Cell,
@@ -43,13 +44,19 @@ from manyhands.runs.shown.blocks import (
     Text,
     Value,
 )
+from manyhands.runs.shown.run_view import PageInfo, RunView
 from manyhands.view.static.document import write_document
 from manyhands.view.static.item_choice import evenly
 from manyhands.view.static.run_document import write_run_report
 from manyhands.view.static.run_folder import MARK, item_path, write_run_folder
+from manyhands.view.static.run_pages import workload_pages
+from manyhands.workloads.memory.conversation.events import Event, EventType
+from manyhands.workloads.memory.conversation.tokens import counter_named
+from manyhands.workloads.memory.report.log_pages import log_blocks
 from tests.support.batches import run_command
 from tests.support.hostile_runs import hostile_runs
 from tests.support.hostile_texts import HOSTILE_TEXTS
+from tests.support.made_journals import made_journal
 from tests.support.shown_runs import links_in, make_runs
 
 CHROMIUM = shutil.which("chromium")
@@ -486,3 +493,30 @@ def test_a_damaged_item_disturbs_no_other(runs: dict[str, Path], tmp_path: Path)
     assert 'id="item-2"' in page
     assert page.count('id="item-') == report(runs["b1"]).count('id="item-')
     assert write_run_folder([tmp_path / "b"], tmp_path / "f").items > 2
+
+
+# --- Pages of a workload that go on
+
+
+class LogView(RunView):
+    """A view whose one page is the log of a conversation of so many events."""
+
+    def __init__(self, reader: JournalBrowser, count: int) -> None:
+        super().__init__(reader)
+        self._events = [Event(EventType.SEND_MESSAGE, float(n), "t", {"message": f"m{n}"}) for n in range(count)]
+
+    def pages(self) -> list[PageInfo]:
+        return [PageInfo("conversation", "Conversation", "")]
+
+    def page(self, name: str, query: Mapping[str, str]) -> Iterator[Section]:
+        after = int(query.get("after", 0))
+        yield Section("Conversation", log_blocks(self._events, counter_named("estimate"), after, {"item": "1"}))
+
+
+def test_the_pages_of_a_log_are_joined_in_order(tmp_path: Path) -> None:
+    with closing(JournalBrowser(made_journal(tmp_path / "run"))) as reader:
+        for count in (0, 1, 100, 101, 250, 450, 1999):
+            (page,) = workload_pages(LogView(reader, count), 100)
+            blocks = [block for section in page.sections for block in section.blocks]
+            said = [message["content"] for block in blocks if isinstance(block, Messages) for message in block.messages]
+            assert said == [f"m{number}" for number in range(count)]

@@ -80,7 +80,8 @@ def _looked_at(view: RunView, name: str, query: Mapping[str, str]) -> list[Secti
     try:
         return list(view.page(name, query))
     except UNREADABLE as error:
-        return [Section("", [Note(f"This page can't be made of what is recorded ({error!r}).", "bad")])]
+        problem = f"This page can't be made of what is recorded ({error!r}), nor any page that it would lead to."
+        return [Section("", [Note(problem, "bad")])]
 
 
 def _canonical(query: Mapping[str, str]) -> frozenset[tuple[str, str]]:
@@ -88,14 +89,21 @@ def _canonical(query: Mapping[str, str]) -> frozenset[tuple[str, str]]:
 
 
 def _onward(sections: Iterable[Section], name: str, query: Mapping[str, str]) -> Iterator[tuple[Fact, Link]]:
-    """The links of a page to its next rows and, on the first page, to the same page about each of the items that it can be about."""
+    """The links of a page to its next rows and, on the first page, to the same page about each of the items that it can be about. Of links
+    that skip rows, as one to the last page does, only the one that skips none: the pages between lead there in order."""
+    following: dict[frozenset[tuple[str, str]], tuple[Fact, Link]] = {}
     for section in sections:
         for block in section.blocks:
             for fact, link in _steering(block, name):
-                goes_on = _number(link.query.get(AFTER)) > _number(query.get(AFTER))
-                is_choice = not query and AFTER not in link.query and _CHOICE in link.query
-                if goes_on or is_choice:
+                after = _number(link.query.get(AFTER))
+                if after > _number(query.get(AFTER)):
+                    rest = _canonical({key: value for key, value in link.query.items() if key != AFTER})
+                    known = following.get(rest)
+                    if known is None or after < _number(known[1].query[AFTER]):
+                        following[rest] = fact, link
+                elif not query and AFTER not in link.query and _CHOICE in link.query:
                     yield fact, link
+    yield from following.values()
 
 
 def _chosen(sections: Iterable[Section], name: str) -> str:
