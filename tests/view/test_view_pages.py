@@ -9,6 +9,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urldefrag, urlsplit
@@ -21,7 +22,7 @@ from manyhands.view.pages.difference import MAX_PAIRS
 from manyhands.view.pages.help import KEYS, WORDS
 from manyhands.view.pages.item import item_page
 from tests.support.batches import run_command
-from tests.support.made_journals import MadeStep, Pages, made_journal, write
+from tests.support.made_journals import MadeStep, Pages, answered_together, asked, made_journal, write
 from tests.support.shown_runs import Shown, links_in, make_runs, shown_runs
 
 CHROMIUM = shutil.which("chromium")
@@ -470,4 +471,27 @@ async def test_steps_that_are_not_listed_are_counted(tmp_path: Path) -> None:
     for tab in ("raw", "timeline"):
         html = pages.html(await item_page(pages.site, pages.id, 1, {"tab": tab}))
         assert re.search(r"The first 2,000( steps)?; 3 more", html), tab
+    pages.close()
+
+
+async def test_an_exit_code_is_no_failure(tmp_path: Path) -> None:
+    found = {"output": "", "exit_code": 1, "error": None}
+    output = {
+        "results": [{"content": found}, {"content": found, "failed": True}, {"content": {**found, "exit_code": 0}}]
+    }
+    tools = replace(answered_together("/0", None, None, None), output=output)
+    pages = Pages(made_journal(tmp_path / "run", [asked("t", "t", "t"), tools]))
+    html = pages.html(await item_page(pages.site, pages.id, 1, {}))
+    states = re.findall(r'<span class="state (\w+)">((?:ok|failed|exit)[^<]*)', html)
+    assert states == [("warn", "exit code 1"), ("bad", "failed, exit code 1"), ("good", "ok")]
+    assert html.count('class="call failed"') == 1
+    pages.close()
+
+
+async def test_a_command_that_found_nothing_is_not_marked_in_the_outline(tmp_path: Path) -> None:
+    steps = [asked("grep"), answered_together("/0", {"output": "", "exit_code": 1, "error": None})]
+    pages = Pages(made_journal(tmp_path / "run", steps))
+    page = await item_page(pages.site, pages.id, 1, {})
+    assert [step.has_failed for step in page.values["page"].steps] == [False]
+    assert "✗" not in pages.html(page)
     pages.close()

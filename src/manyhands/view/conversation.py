@@ -57,6 +57,8 @@ class ShownResult:
 
     text: ShownText
     failed: bool
+    """Whether it was recorded as a failure, as everywhere failed calls are counted. A command may end with any exit code without being
+    one."""
     step: int
     """The id of the step that holds it."""
     seconds: float | None
@@ -228,8 +230,7 @@ class ConversationReader:
             code = content.get("exit_code") if isinstance(content.get("exit_code"), int) else None
             if set(content) <= {"output", "exit_code", "error"} and content.get("error") in (None, ""):
                 content, path = content.get("output") or "", f"{path}/output"
-        failed = bool(record.get("failed")) or code not in (None, 0)
-        return ShownResult(self._text(as_text(content), path), failed, step, seconds, code)
+        return ShownResult(self._text(as_text(content), path), bool(record.get("failed")), step, seconds, code)
 
     def _step(
         self, outline: StepOutline, values: tuple[Any, Any], results: Mapping[tuple[str, int], ShownResult]
