@@ -1,15 +1,16 @@
 """The conversation of an attempt, a page of steps at a time: who said what, and each tool call together with its result.
 
-A model step holds only the messages that no earlier step holds, so a page needs no other steps than its own. No value is unpacked beyond
-what a page can show: of a larger one the beginning is shown, and where all of it is.
+A model step holds only the messages that no earlier step holds, so a page needs no other steps than its own, but for results of calls that
+were recorded behind its end. No value is unpacked beyond what a page can show: of a larger one the beginning is shown, and where all of it
+is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from manyhands.agents.task import CLOCK
 from manyhands.agents.trajectory import MODEL, TOOL, TOOLS, as_text
@@ -23,6 +24,8 @@ PAGE = 50
 """Steps of a page, about: it ends before a model step, so that calls stand together with their results."""
 _MAX_BEHIND = 30
 """Further steps that are looked at for such an end."""
+_MAX_FURTHER = 400
+"""Steps behind a page that are looked at for results of its calls."""
 MAX_VALUE = 4 << 20
 """Bytes of JSON of a request or an output up to which it is unpacked."""
 _MAX_VALUES = 16 << 20
@@ -33,6 +36,8 @@ MAX_TEXT = 64_000
 MAX_PAGE = 1_200_000
 """Characters of all texts of a page, about. What comes behind is cut to a few lines."""
 _MIN_TEXT = 300
+_Call: TypeAlias = tuple[str, int]
+"""The address of the step of a turn, and the place of one of its calls."""
 Describe = Callable[[RecordedStep], Iterable[tuple[str, str]]]
 """A step for people: pairs of a label and text."""
 
@@ -75,6 +80,8 @@ class ShownCall:
     result: ShownResult | None
     """None if none was recorded (yet)."""
     call_id: str = ""
+    may_follow: bool = False
+    """Whether a result that was not found may be recorded further on than was looked."""
 
 
 @dataclass(slots=True)
@@ -142,15 +149,24 @@ class ConversationReader:
     """Reads the steps of one attempt for one page."""
 
     def __init__(
-        self, reader: JournalBrowser, item: int, attempt: int, describe: Describe, *, most: int = MAX_PAGE
+        self,
+        reader: JournalBrowser,
+        item: int,
+        attempt: int,
+        describe: Describe,
+        *,
+        most: int = MAX_PAGE,
+        told: set[int] | None = None,
     ) -> None:
-        """``describe``: of steps that are no part of a conversation. ``most``: characters of all texts, about."""
+        """``describe``: of steps that are no part of a conversation. ``most``: characters of all texts, about. ``told``: the ids of steps
+        whose results stand beside their calls on the pages before, which are not shown again; those of this one's pages are added."""
         self._reader = reader
         self._item = item
         self._attempt = attempt
         self._describe = describe
         self._left = most
         self._left_to_unpack = _MAX_VALUES
+        self._told = set[int]() if told is None else told
 
     def page(self, start: int = 0) -> ConversationPage:
         """The page that begins with the step of that id, or with the next one that there is."""
@@ -177,22 +193,64 @@ class ConversationReader:
         """A step by itself."""
         return self._shown([outline])[0]
 
+    def left_out(self, page: ConversationPage) -> int:
+        """How many steps of the attempt are behind a page and not shown: all but those whose results stand beside their calls already."""
+        if page.behind is None:
+            return 0
+        behind = page.count - self._reader.steps_before(self._item, self._attempt, page.behind)
+        return behind - sum(step >= page.behind for step in self._told)
+
     def _shown(self, outlines: Sequence[StepOutline]) -> list[ShownStep]:
-        results: dict[tuple[str, int], ShownResult] = {}
-        values = {each.id: self._values(each) for each in outlines}
-        turns = {f"{each.scope}/{each.seq}" for each in outlines if each.kind == MODEL}
-        told: set[int] = set()
+        values = {each.id: self._values(each) for each in outlines if each.id not in self._told}
+        turns = {each.address for each in outlines if each.kind == MODEL}
+        results = _Results()
         for each in outlines:
-            request, output = values[each.id]
-            if each.kind in (TOOL, TOOLS) and isinstance(request, dict) and request.get("turn") in turns:
-                with suppress(*UNREADABLE):
-                    results.update(self._results(each, request, output))
-                    told.add(each.id)
+            if each.id in values:
+                self._tell(each, values[each.id], turns, results)
+        self._look_further(outlines, values, results)
         return [
             self._step(each, values[each.id], results)
             for each in outlines
-            if each.id not in told and each.kind != CLOCK
+            if each.id not in self._told and each.kind != CLOCK
         ]
+
+    def _tell(self, outline: StepOutline, values: tuple[Any, Any], turns: Collection[str], results: _Results) -> None:
+        """Take the results from a step of tools, if they belong to one of these turns."""
+        request, output = values
+        if outline.kind in (TOOL, TOOLS) and isinstance(request, dict):
+            with suppress(*UNREADABLE):
+                if request.get("turn") in turns:
+                    results.found.update(self._results(outline, request, output))
+                    self._told.add(outline.id)
+
+    def _look_further(
+        self, outlines: Sequence[StepOutline], values: Mapping[int, tuple[Any, Any]], results: _Results
+    ) -> None:
+        """Take results of calls of these steps from behind them: of a turn with very many calls, or one during which others went on. They
+        are looked for by their addresses, so that no other steps are unpacked."""
+        last = {each.scope: each for each in outlines if each.kind == MODEL}
+        calls = (call for each in last.values() for call in _calls(each.address, values[each.id][1]))
+        missing = {call for call in calls if call not in results.found}
+        if not missing:
+            return
+        turns = {scope: each.address for scope, each in last.items()}
+        own_scopes = {_own_scope(*call) for call in missing}
+        further = self._reader.outline(self._item, self._attempt, outlines[-1].id, _MAX_FURTHER)
+        for each in further:
+            if each.kind == MODEL:
+                ended = turns.pop(each.scope, None)
+                missing = {call for call in missing if call[0] != ended}
+            elif (each.kind == TOOLS and each.scope in turns) or (each.kind == TOOL and each.scope in own_scopes):
+                if self._left_to_unpack <= 0:
+                    break
+                self._tell(each, self._values(each), turns.values(), results)
+                missing -= results.found.keys()
+            if not missing:
+                return
+        else:
+            if len(further) < _MAX_FURTHER:
+                return
+        results.unseen = missing
 
     def _values(self, outline: StepOutline) -> tuple[Any, Any]:
         return self._value(outline.id, "request"), self._value(outline.id, "output")
@@ -211,7 +269,7 @@ class ConversationReader:
 
     def _results(
         self, outline: StepOutline, request: Mapping[str, Any], output: Any
-    ) -> Iterator[tuple[tuple[str, int], ShownResult]]:
+    ) -> Iterator[tuple[_Call, ShownResult]]:
         calls = request["calls"] if outline.kind == TOOLS else [request["call"]]
         alone = outline.finished_at - outline.started_at if len(calls) == 1 else None
         for place, call in enumerate(calls):
@@ -232,9 +290,7 @@ class ConversationReader:
                 content, path = content.get("output") or "", f"{path}/output"
         return ShownResult(self._text(as_text(content), path), bool(record.get("failed")), step, seconds, code)
 
-    def _step(
-        self, outline: StepOutline, values: tuple[Any, Any], results: Mapping[tuple[str, int], ShownResult]
-    ) -> ShownStep:
+    def _step(self, outline: StepOutline, values: tuple[Any, Any], results: _Results) -> ShownStep:
         request, output = values
         step = ShownStep(
             outline.id,
@@ -271,10 +327,10 @@ class ConversationReader:
         outline: StepOutline,
         request: Any,
         output: Any,
-        results: Mapping[tuple[str, int], ShownResult],
+        results: _Results,
     ) -> None:
         if outline.kind == MODEL and isinstance(request, dict) and "added" in request:
-            step.messages = [*self._model_step(request, output, f"{outline.scope}/{outline.seq}", results, outline.id)]
+            step.messages = [*self._model_step(request, output, outline.address, results, outline.id)]
             extra = output.get("extra") or {}
             step.model = extra.get("model") or (request.get("settings") or {}).get("model")
             step.finish_reason = output.get("finish_reason")
@@ -310,14 +366,14 @@ class ConversationReader:
         request: Mapping[str, Any],
         output: Mapping[str, Any],
         turn: str,
-        results: Mapping[tuple[str, int], ShownResult],
+        results: _Results,
         step: int,
     ) -> Iterator[ShownMessage]:
         for number, message in enumerate(request["added"]):
             note = "given" if "_given" in message else ""
             if "_synthetic" in message:
                 note = f"by this program: {message['_synthetic']}"
-            yield self._message(message, f"request/added/{number}", note, {}, turn)
+            yield self._message(message, f"request/added/{number}", note, _Results(), turn)
         if "overflow" in output:
             yield ShownMessage("overflow", self._text(str(output["overflow"]), "output/overflow"))
         message = output.get("message")
@@ -328,14 +384,15 @@ class ConversationReader:
             for index, reason in (output.get("refused") or {}).items()
         }
         note = "not kept" if output.get("dropped") else ""
-        yield self._message(message, "output/message", note, {**results, **refused}, turn)
+        known = _Results({**results.found, **refused}, results.unseen)
+        yield self._message(message, "output/message", note, known, turn)
 
     def _message(
         self,
         message: Mapping[str, Any],
         path: str,
         note: str,
-        results: Mapping[tuple[str, int], ShownResult],
+        results: _Results,
         turn: str,
     ) -> ShownMessage:
         content = message.get("content")
@@ -345,16 +402,17 @@ class ConversationReader:
         shown.reasoning = self._text(str(reasoning or ""), f"{path}/reasoning")
         shown.is_encrypted = not reasoning and bool(message.get("reasoning_details"))
         shown.calls = [
-            self._call(call, f"{path}/tool_calls/{index}", results.get((turn, index)))
+            self._call(call, f"{path}/tool_calls/{index}", (turn, index), results)
             for index, call in enumerate(message.get("tool_calls") or ())
         ]
         shown.images = [*_images(content)]
         return shown
 
-    def _call(self, call: Mapping[str, Any], path: str, result: ShownResult | None) -> ShownCall:
+    def _call(self, call: Mapping[str, Any], path: str, key: _Call, results: _Results) -> ShownCall:
         function = call.get("function") or {}
         arguments = self._text(as_text(function.get("arguments")), f"{path}/function/arguments")
-        return ShownCall(str(function.get("name")), arguments, result, str(call.get("id") or ""))
+        name, call_id = str(function.get("name")), str(call.get("id") or "")
+        return ShownCall(name, arguments, results.found.get(key), call_id, key in results.unseen)
 
     def _text(self, text: str, path: str) -> ShownText:
         """A text, cut to what there is room for."""
@@ -362,6 +420,15 @@ class ConversationReader:
         shown = text[:room]
         self._left -= len(shown)
         return ShownText(shown, len(text) - len(shown), path)
+
+
+@dataclass(slots=True)
+class _Results:
+    """What is known of the results of calls."""
+
+    found: dict[_Call, ShownResult] = field(default_factory=dict)
+    unseen: Collection[_Call] = ()
+    """Calls whose results may be recorded further on than was looked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +467,21 @@ def _end(outline: Sequence[StepOutline]) -> int:
     if len(outline) <= PAGE:
         return len(outline)
     return next((n for n in range(PAGE, len(outline)) if outline[n].kind == MODEL), PAGE)
+
+
+def _calls(turn: str, output: Any) -> Iterator[_Call]:
+    """The calls of a turn that were run, or are to be. None of an answer that was not kept, or that can't be read."""
+    with suppress(*UNREADABLE):
+        if not output.get("dropped"):
+            refused = output.get("refused") or {}
+            count = len(output["message"].get("tool_calls") or ())
+            yield from ((turn, place) for place in range(count) if str(place) not in refused)
+
+
+def _own_scope(turn: str, place: int) -> str:
+    """The scope of the step of a call that has one of its own."""
+    scope = turn.rpartition("/")[0]
+    return f"{scope}/call-{turn}-{place}" if scope else f"call-{turn}-{place}"
 
 
 def _images(content: Any) -> Iterator[str]:

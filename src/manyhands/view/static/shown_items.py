@@ -44,10 +44,11 @@ class ShownItems:
 
     def pages(self, row: ItemRow) -> Iterator[list[ShownStep]]:
         """The steps of an item's conversation by pages; the first one also if there are none."""
-        start = 0
+        start, told = 0, set[int]()
         while True:
-            page = ConversationReader(self._reader, row.number, row.attempt, self._describe).page(start)
-            yield page.steps
+            page = ConversationReader(self._reader, row.number, row.attempt, self._describe, told=told).page(start)
+            if page.steps or not start:
+                yield page.steps
             if page.behind is None:
                 return
             start = page.behind
@@ -65,9 +66,7 @@ class ShownItems:
         while page.behind is not None and not talk.is_full:
             page = talk.page(page.behind)
             steps += page.steps
-        if page.behind is None:
-            return steps, 0
-        return steps, page.count - self._reader.steps_before(row.number, row.attempt, page.behind)
+        return steps, talk.left_out(page)
 
     def _values(
         self, row: ItemRow, steps: Sequence[ShownStep], left_out: str, *, shares_prompts: bool = False
