@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.messages import Message
+from manyhands.view.conversation import MAX_VALUE, ShownText, digest_of
 from manyhands.view.difference import (
     MAX_LINES,
     MAX_MESSAGES,
@@ -27,7 +30,10 @@ from manyhands.view.difference import (
     difference_here,
     message_parts,
 )
+from manyhands.view.pages.difference import MAX_STEPS, _kind_of_cut, difference_page
+from manyhands.view.pages.page import Page
 from tests.support.hostile_texts import HOSTILE_TEXTS
+from tests.support.made_journals import MadeStep, Pages, answered_together, asked, made_journal
 
 _short = [text for text in HOSTILE_TEXTS.values() if len(text) < 2000]
 words = st.lists(
@@ -308,3 +314,77 @@ async def test_the_loop_is_free_meanwhile() -> None:
         longest, before = max(longest, perf_counter() - before), perf_counter()
     assert longest < 0.5
     check(comparing.result(), left, right)
+
+
+# --- The page of two items
+
+
+LONG = "word " * 13_200
+"""More than what is read of a text."""
+
+
+async def compared(
+    tmp_path: Path, left: Sequence[MadeStep], right: Sequence[MadeStep], **query: str
+) -> tuple[Page, str]:
+    """The page of two items with these steps, and what a browser gets."""
+    steps = [replace(step, item=item) for item, some in ((1, left), (2, right)) for step in some]
+    pages = Pages(made_journal(tmp_path / "run", steps, items=("a", "b")))
+    found = await difference_page(pages.site, {"a": f"{pages.id}:1", "b": f"{pages.id}:2", **query})
+    html = pages.html(found)
+    pages.close()
+    return found, html
+
+
+def counts(page: Page) -> dict[str, int]:
+    return {kind: count for kind, count in page.data["counts"].items() if count}
+
+
+async def test_texts_that_differ_where_they_are_cut_are_not_called_equal(tmp_path: Path) -> None:
+    left, right = [asked(text=f"{LONG}the answer is 42")], [asked(text=f"{LONG}the answer is 41")]
+    page, html = await compared(tmp_path, left, right, only="changed")
+    assert counts(page) == {"changed": 1}
+    assert "2,016 more characters: different" in html
+    assert "is the same on both sides" not in html
+
+
+async def test_texts_that_are_equal_where_they_are_cut_are_called_equal(tmp_path: Path) -> None:
+    calls = [asked("t", text=LONG), answered_together("/0", LONG * 2)]
+    page, html = await compared(tmp_path, calls, calls)
+    assert counts(page) == {"equal": 2}
+    assert "2,000 more characters: equal" in html
+    assert page.data["note"] == ""
+
+
+@given(
+    cuts=st.tuples(st.integers(0, 40), st.integers(0, 40)),
+    texts=st.tuples(st.text("ab", max_size=40), st.text("ab", max_size=40)),
+)
+def test_what_is_known_of_cut_texts_is_true(cuts: tuple[int, int], texts: tuple[str, str]) -> None:
+    """Whether both were read to their ends, one of them, or none."""
+    shown = [
+        ShownText(text[:cut], len(text[cut:]), "", digest_of(text) if text[cut:] else "")
+        for text, cut in zip(texts, cuts, strict=True)
+    ]
+    assert _kind_of_cut(*shown) == ("equal" if texts[0] == texts[1] else "changed")
+    unread = [replace(text, left_out=-1 if text.left_out else 0, digest="") for text in shown]
+    assert _kind_of_cut(*unread) in ("unknown", "equal" if texts[0] == texts[1] else "changed")
+
+
+async def test_what_is_too_large_to_be_read_is_not_compared_whole(tmp_path: Path) -> None:
+    large = {"message": {"role": "assistant", "content": "x" * MAX_VALUE}}
+    left, right = (replace(asked(), output=each) for each in (large, {**large, "finish_reason": "stop"}))
+    page, html = await compared(tmp_path, [left], [right], only="changed")
+    assert counts(page) == {"unknown": 1}
+    assert "1 pair of turns is not compared whole" in page.data["note"]
+    assert page.data["note"] in html
+    assert '<span class="label">not compared whole</span>' in html
+
+
+async def test_steps_that_are_left_out_are_counted_with_those_of_tools(tmp_path: Path) -> None:
+    turns = [step for n in range(MAX_STEPS + 50) for step in (asked("t"), answered_together(f"/{2 * n}", f"r{n}"))]
+    page, html = await compared(tmp_path, turns, turns[:10])
+    side = page.data["left"]
+    told = len(page.values["left"].messages)
+    assert (side["steps"], side["steps_left_out"]) == (len(turns), len(turns) - told)
+    assert f"The first {told} of 700 steps are compared; {len(turns) - told} are left out." in html
+    assert page.data["right"]["steps_left_out"] == 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 from manyhands.agents.task import CLOCK
@@ -51,6 +52,8 @@ class ShownText:
     """Characters behind it that are not shown; -1 if nobody counted them."""
     path: str = ""
     """Where all of it is in its step, as ``output/message/content``; empty: nowhere in particular."""
+    digest: str = ""
+    """Of all of it (as ``digest_of`` makes it), where only the beginning is here; empty where that was not read."""
 
     def __bool__(self) -> bool:
         return bool(self.text)
@@ -419,7 +422,8 @@ class ConversationReader:
         room = min(MAX_TEXT, max(_MIN_TEXT, self._left))
         shown = text[:room]
         self._left -= len(shown)
-        return ShownText(shown, len(text) - len(shown), path)
+        left_out = len(text) - len(shown)
+        return ShownText(shown, left_out, path, digest_of(text) if left_out else "")
 
 
 @dataclass(slots=True)
@@ -439,6 +443,11 @@ class _Large:
     """Its beginning."""
     problem: str
     """Why it can't be; empty: it is too large."""
+
+
+def digest_of(text: str) -> str:
+    """By which two texts are known to be equal (SHA-256, in hexadecimal)."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def value_at(value: Any, path: Sequence[str]) -> Any:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.messages import Message
+from manyhands.core.text import counted
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.browsing import JournalBrowser
 from manyhands.runs.listing import item_details
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fold, Link, Table
 from manyhands.runs.summaries import ItemSummary
-from manyhands.view.conversation import ConversationReader, ShownMessage, ShownStep
+from manyhands.view.conversation import ConversationReader, ShownMessage, ShownStep, ShownText, digest_of
 from manyhands.view.difference import Op, Pair, Spans, difference, message_parts
 from manyhands.view.pages.item import Described
 from manyhands.view.pages.item_table import ShownItem, all_columns, shown_items
@@ -23,9 +24,11 @@ from manyhands.view.pages.page import Page, Query, Site, view_for, whole_number
 from manyhands.view.rendering import money
 from manyhands.view.source import NotFound, ShownRun
 
-Kind: TypeAlias = Literal["equal", "changed", "only-left", "only-right"]
+Kind: TypeAlias = Literal["equal", "changed", "unknown", "only-left", "only-right"]
+"""How two turns are to each other. Unknown: what was read of both is equal, but of one at least that was not all."""
 MAX_STEPS = 300
-"""Steps at the beginning of an attempt that are compared."""
+"""Steps at the beginning of an attempt that are compared, about: pages of them are read as a whole, and the results of tools stand with
+their calls."""
 MAX_TEXT = 8_000
 """Characters of a part of a message that are shown."""
 MAX_PAIRS = 60
@@ -42,11 +45,30 @@ _SECONDS = 5.0
 _KINDS: Mapping[Kind, str] = {
     "equal": "equal",
     "changed": "with differences",
+    "unknown": "not compared whole",
     "only-left": "only at the left",
     "only-right": "only at the right",
 }
 _LEFT_OUT = frozenset({"input", "outcome", "item", "label"})
 """Columns of the table of items that say nothing where two items are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A message, and where it is from."""
+
+    message: Message
+    scope: str = ""
+    step: int | None = None
+    """The id of the step that holds it, if one does."""
+    texts: Mapping[str, ShownText] = field(default_factory=dict)
+    """Of its parts that come from a step, by their names as ``message_parts`` has them, what was read: of long ones the beginning, which is
+    what the message holds."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more of it."""
+        return any(text.left_out for text in self.texts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +80,8 @@ class Side:
     attempt: int
     columns: Sequence[Column]
     cells: Mapping[str, Cell]
-    messages: Sequence[Message]
-    where: Sequence[tuple[str, int | None]]
-    """Of each message, the scope that it belongs to, and the id of the step that holds it, if one does."""
+    placed: Sequence[Placed]
+    """Its messages, in order."""
     steps: int
     """Steps of the attempt."""
     left_out: int
@@ -70,6 +91,11 @@ class Side:
     def name(self) -> str:
         """What it is called in an address."""
         return f"{self.run.id}:{self.summary['item']}"
+
+    @property
+    def messages(self) -> list[Message]:
+        """What is lined up."""
+        return [each.message for each in self.placed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +137,16 @@ async def difference_page(site: Site, query: Query) -> Page:
     found = await difference(left.messages, right.messages)
     only_changed = query.get("only") == "changed"
     asked = {name: query[name] for name in ("a", "b", "attempt_a", "attempt_b") if query.get(name)}
-    chosen = [pair for pair in found.pairs if not (only_changed and pair.kind == "equal")]
+    judged = [(pair, _kind(pair, left, right)) for pair in found.pairs]
+    counts = Counter(kind for _, kind in judged)
+    note = " ".join(filter(None, (found.note, _not_compared(counts["unknown"]))))
+    chosen = [(pair, kind) for pair, kind in judged if not (only_changed and kind == "equal")]
     first = max(1, whole_number(query.get("turn")) or 1)
     rest = chosen[first - 1 :]
     pairs = await site.runs.in_thread(lambda: _shown_pairs(left, right, rest, only_changed=only_changed))
     behind = first + len(pairs)
     shown = {"first": first if pairs else 0, "last": behind - 1, "count": len(chosen)}
     following = behind if len(pairs) < len(rest) else None
-    counts = Counter(pair.kind for pair in found.pairs)
     figures = _figures(left, right)
     values = {
         "left": left,
@@ -128,7 +156,7 @@ async def difference_page(site: Site, query: Query) -> Page:
         "shown": shown,
         "following": following,
         "counts": [(label, counts[kind]) for kind, label in _KINDS.items() if counts[kind]],
-        "note": found.note,
+        "note": note,
         "asked": asked,
         "only_changed": only_changed,
         "swapped": _swapped(asked),
@@ -137,7 +165,7 @@ async def difference_page(site: Site, query: Query) -> Page:
         "left": _side_json(left),
         "right": _side_json(right),
         "figures": figures,
-        "note": found.note,
+        "note": note,
         "counts": {kind: counts[kind] for kind in _KINDS},
         "pairs": pairs,
         "shown": shown,
@@ -168,45 +196,40 @@ def _read_side(reader: JournalBrowser, run: ShownRun, number: int, wanted: int |
     item = shown_items(reader, view, [row])[0]
     attempt = min(wanted or row.attempt, row.attempt)
     described = Described(reader)
-    steps, count = _steps(reader, row, attempt, described)
-    cells = dict(item.cells)
+    steps, count, left_out = _steps(reader, row, attempt, described)
     placed = [*_before_steps(reader, row, attempt, described), *_in_order(steps)]
-    cells |= _of_attempt(steps, count, item)
+    cells = {**item.cells, **_of_attempt(steps, count, left_out, item)}
     return Side(
         run,
         item.summary,
         attempt,
         [*all_columns(view), *_OF_ATTEMPT],
         cells,
-        [message for message, _, _ in placed],
-        [(scope, step) for _, scope, step in placed],
+        placed,
         count,
-        max(0, count - MAX_STEPS) if len(steps) >= MAX_STEPS else 0,
+        left_out,
     )
 
 
-Placed = tuple[Message, str, int | None]
-"""A message, its scope, and the id of the step that holds it."""
-
-
-def _steps(reader: JournalBrowser, row: ItemRow, attempt: int, described: Described) -> tuple[list[ShownStep], int]:
-    """The first steps of an attempt, without readings of the clock, and how many steps it has."""
+def _steps(
+    reader: JournalBrowser, row: ItemRow, attempt: int, described: Described
+) -> tuple[list[ShownStep], int, int]:
+    """The first steps of an attempt, without readings of the clock; how many steps it has; and how many of these are not looked at."""
     pages = ConversationReader(reader, row.number, attempt, described)
     page = pages.page()
-    steps, behind = list(page.steps), page.behind
-    while behind is not None and len(steps) < MAX_STEPS:
-        more = pages.page(behind)
-        steps += more.steps
-        behind = more.behind
-    return steps[:MAX_STEPS], page.count
+    steps = list(page.steps)
+    while page.behind is not None and len(steps) < MAX_STEPS:
+        page = pages.page(page.behind)
+        steps += page.steps
+    return steps, page.count, pages.left_out(page)
 
 
 def _before_steps(reader: JournalBrowser, row: ItemRow, attempt: int, described: Described) -> Iterator[Placed]:
     """What an item holds that no step shows."""
     if attempt == row.attempt and (prompt := item_details(reader, row).system_prompt):
-        yield _said("system", prompt), "", None
+        yield Placed(_said("system", prompt))
     for label, text in described.item(row):
-        yield _said(label, text), "", None
+        yield Placed(_said(label, text))
 
 
 def _in_order(steps: Sequence[ShownStep]) -> Iterator[Placed]:
@@ -216,19 +239,25 @@ def _in_order(steps: Sequence[ShownStep]) -> Iterator[Placed]:
     for scope in ordered:
         for step in steps:
             if step.scope == scope:
-                for message in _messages(step):
-                    yield message, scope, step.id
+                yield from _messages(step)
 
 
-def _messages(step: ShownStep) -> Iterator[Message]:
+def _messages(step: ShownStep) -> Iterator[Placed]:
     for shown in step.messages:
-        if shown.role == "tool" and not shown.text:
-            yield from _results(shown)
-        else:
-            yield _message(shown)
-            yield from _results(shown)
+        if shown.role != "tool" or shown.text:
+            calls = {f"call {number}": call.arguments for number, call in enumerate(shown.calls, 1)}
+            parts = {"reasoning": shown.reasoning, "content": shown.text, **calls}
+            yield Placed(_message(shown), step.scope, step.id, parts)
+        for call in shown.calls:
+            if call.result is not None:
+                yield _whole("tool", call.result.text, step)
     for label, text in step.labelled:
-        yield _said(label, text.text)
+        yield _whole(label, text, step)
+
+
+def _whole(role: str, text: ShownText, step: ShownStep) -> Placed:
+    """A message that is one text."""
+    return Placed(_said(role, text.text), step.scope, step.id, {"content": text})
 
 
 def _message(shown: ShownMessage) -> Message:
@@ -246,12 +275,6 @@ def _said(role: str, text: str) -> Message:
     return cast(Message, {"role": role, "content": text})
 
 
-def _results(shown: ShownMessage) -> Iterator[Message]:
-    for call in shown.calls:
-        if call.result is not None:
-            yield _said("tool", call.result.text.text)
-
-
 # --- Figures
 
 _OF_ATTEMPT = (
@@ -263,7 +286,7 @@ _OF_ATTEMPT = (
 )
 
 
-def _of_attempt(steps: Sequence[ShownStep], count: int, item: ShownItem) -> dict[str, Cell]:
+def _of_attempt(steps: Sequence[ShownStep], count: int, left_out: int, item: ShownItem) -> dict[str, Cell]:
     calls = [call for step in steps for message in step.messages for call in message.calls]
     names = Counter(call.name for call in calls)
     failed = sum(call.result is not None and call.result.failed for call in calls)
@@ -272,7 +295,7 @@ def _of_attempt(steps: Sequence[ShownStep], count: int, item: ShownItem) -> dict
         "tools": Cell(", ".join(f"{name} × {times}" if times > 1 else name for name, times in names.most_common(12))),
         "failed_calls": Cell(str(failed) if calls else "", failed, tone="bad" if failed else ""),
     }
-    if item.summary["attempt"] > 1 and count <= MAX_STEPS:
+    if item.summary["attempt"] > 1 and not left_out:
         tokens = sum(step.usage.get("input_tokens", 0) + step.usage.get("output_tokens", 0) for step in steps)
         cost = sum(step.usage.get("cost", 0.0) for step in steps)
         found |= {"attempt_tokens": Cell(f"{tokens:,}", tokens), "attempt_cost": Cell(money(cost), cost)}
@@ -316,6 +339,50 @@ def _changed(column: Column, left: Cell, right: Cell) -> Cell:
 # --- Turns
 
 
+def _kind(pair: Pair, left: Side, right: Side) -> Kind:
+    """How two turns are to each other, of which maybe only the beginnings were lined up."""
+    if pair.left is None or pair.right is None:
+        return pair.kind
+    one, other = left.placed[pair.left], right.placed[pair.right]
+    if not one.is_cut and not other.is_cut:
+        return pair.kind
+    if _frame(one.message) != _frame(other.message):
+        return "changed"
+    parts, other_parts = message_parts(one.message), message_parts(other.message)
+    kinds = set[Kind]()
+    for name in {*one.texts, *other.texts}:
+        text, other_text = one.texts.get(name, ShownText("")), other.texts.get(name, ShownText(""))
+        if text.left_out or other_text.left_out:
+            kinds.add(_kind_of_cut(text, other_text))
+        else:
+            kinds.add("equal" if parts.get(name) == other_parts.get(name) else "changed")
+    return "changed" if "changed" in kinds else "unknown" if "unknown" in kinds else "equal"
+
+
+def _frame(message: Message) -> tuple[object, list[str]]:
+    """What a message is besides its texts: its role, and the names of the tools that it calls."""
+    return message.get("role"), [call["function"]["name"] for call in message.get("tool_calls") or ()]
+
+
+def _kind_of_cut(one: ShownText, other: ShownText) -> Kind:
+    """Whether two texts are equal, of either of which maybe only the beginning is known."""
+    digests = [text.digest if text.left_out else digest_of(text.text) for text in (one, other)]
+    if all(digests):
+        return "equal" if digests[0] == digests[1] else "changed"
+    common = min(len(one.text), len(other.text))
+    is_known_to_differ = one.text[:common] != other.text[:common] or any(
+        not text.left_out and len(text.text) < len(another.text) for text, another in ((one, other), (other, one))
+    )
+    return "changed" if is_known_to_differ else "unknown"
+
+
+def _not_compared(count: int) -> str:
+    """What to say of pairs of which not all was read."""
+    if not count:
+        return ""
+    return f"{counted(count, 'pair')} of turns {'is' if count == 1 else 'are'} not compared whole: parts of them are too large, or damaged."
+
+
 class _Room:
     """How much of the texts still has room on the page."""
 
@@ -350,31 +417,49 @@ def _shortened(text: str) -> list[tuple[Op | None, str]]:
     return [("equal", text[:_AROUND]), (None, f"{between:,} equal characters"), ("equal", text[-_AROUND:])]
 
 
-def _shown_pairs(left: Side, right: Side, pairs: Sequence[Pair], *, only_changed: bool) -> list[ShownPair]:
+def _shown_pairs(left: Side, right: Side, pairs: Sequence[tuple[Pair, Kind]], *, only_changed: bool) -> list[ShownPair]:
     """As many as there is room for, but one at least."""
     room, found = _Room(), list[ShownPair]()
-    for pair in pairs[:MAX_PAIRS]:
-        one = _shown_side(left, pair.left, pair, "left", room, only_changed=only_changed)
-        other = _shown_side(right, pair.right, pair, "right", room, only_changed=only_changed)
+    for pair, kind in pairs[:MAX_PAIRS]:
+        marked = pair.parts if kind == "changed" else ()  # of others no more than where they are cut may differ
+        one = None if pair.left is None else left.placed[pair.left]
+        other = None if pair.right is None else right.placed[pair.right]
+        sides = (
+            _shown_side(one, other, {part.name: part.left for part in marked}, room, only_changed=only_changed),
+            _shown_side(other, one, {part.name: part.right for part in marked}, room, only_changed=only_changed),
+        )
         if found and room.is_over:
             break
-        found.append(ShownPair(pair.kind, one, other))
+        found.append(ShownPair(kind, *sides))
     return found
 
 
 def _shown_side(
-    side: Side, index: int | None, pair: Pair, which: str, room: _Room, *, only_changed: bool
+    placed: Placed | None, other: Placed | None, marked: Mapping[str, Spans], room: _Room, *, only_changed: bool
 ) -> ShownSide | None:
-    if index is None:
+    """A message. ``other``: the one beside it; ``marked``: its parts, where words were compared."""
+    if placed is None:
         return None
-    message, (scope, step) = side.messages[index], side.where[index]
-    spans: Iterable[tuple[str, Spans]]
-    if pair.parts:
-        spans = ((part.name, part.left if which == "left" else part.right) for part in pair.parts)
-    else:
-        spans = ((name, (("equal", text),)) for name, text in message_parts(message).items())
-    parts = [ShownPart(name, room.spans(each, only_changed=only_changed)) for name, each in spans if each]
-    return ShownSide(str(message.get("role")), scope, step, parts)
+    spans = marked or {name: (("equal", text),) for name, text in message_parts(placed.message).items()}
+    found = []
+    for name in dict.fromkeys([*spans, *placed.texts]):
+        shown = room.spans(spans.get(name, ()), only_changed=only_changed)
+        if (text := placed.texts.get(name)) is not None and text.left_out:
+            shown.append((None, _behind(text, None if other is None else other.texts.get(name))))
+        if shown:
+            found.append(ShownPart(name, shown))
+    return ShownSide(str(placed.message.get("role")), placed.scope, placed.step, found)
+
+
+def _behind(text: ShownText, other: ShownText | None) -> str:
+    """What is to be said of the part of a text that was not lined up. ``other``: the text beside it."""
+    more = f"{text.left_out:,} more characters" if text.left_out > 0 else "there is more, or it is damaged"
+    if other is None:
+        return more
+    kind = _kind_of_cut(text, other)
+    if kind == "changed":
+        return f"{more}: {'different' if text.text == other.text else 'not compared word by word'}"
+    return f"{more}: {'equal' if kind == 'equal' else 'not compared'}"
 
 
 def _swapped(asked: Mapping[str, str]) -> dict[str, str]:
