@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from manyhands.core.errors import UserError
+from manyhands.engine.contract import BEHIND_INPUT
 from manyhands.engine.journal.browsing import JournalBrowser
 from manyhands.runs.shown.blocks import (
     Block,
@@ -56,7 +57,7 @@ from manyhands.workloads.memory.report.log_pages import log_blocks
 from tests.support.batches import run_command
 from tests.support.hostile_runs import hostile_runs
 from tests.support.hostile_texts import HOSTILE_TEXTS
-from tests.support.made_journals import made_journal
+from tests.support.made_journals import MadeStep, made_journal, write
 from tests.support.shown_runs import links_in, make_runs
 
 CHROMIUM = shutil.which("chromium")
@@ -520,3 +521,56 @@ def test_the_pages_of_a_log_are_joined_in_order(tmp_path: Path) -> None:
             blocks = [block for section in page.sections for block in section.blocks]
             said = [message["content"] for block in blocks if isinstance(block, Messages) for message in block.messages]
             assert said == [f"m{number}" for number in range(count)]
+
+
+# --- Earlier attempts, and items that left the input
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Path:
+    """A run whose first item is in its second attempt, and whose last one left the input."""
+    steps = [MadeStep("count", {"mark": f"ATTEMPT-{attempt}"}, 1, attempt=attempt) for attempt in (1, 2)]
+    steps += [MadeStep("count", {"mark": "ITEM-3"}, 1, item=3)]
+    folder = made_journal(tmp_path / "run", steps, items=("a", "b", "gone"))
+    write(folder, "UPDATE items SET attempt = 2 WHERE number = ?", (1,))
+    write(folder, "INSERT INTO attempts VALUES (1, 1, ?, 'the prompt changed')", (5.0,))
+    removed = "UPDATE items SET position = ?, state = 'cancelled', reason = 'removed' WHERE number = 3"
+    write(folder, removed, (BEHIND_INPUT + 3,))
+    return folder
+
+
+def test_a_folder_has_all_attempts_and_items_that_left_the_input(edited: Path, tmp_path: Path) -> None:
+    assert write_run_folder([edited], tmp_path / "f").items == 3
+    items = tmp_path / "f" / "runs" / "1"
+    latest = (items / item_path(1)).read_text()
+    assert "ATTEMPT-2" in latest
+    assert "ATTEMPT-1" not in latest
+    (earlier,) = [link for link in leads(latest) if "attempt" in link]
+    page = (items / "items" / "0" / earlier.rpartition("/")[2]).read_text()
+    assert "ATTEMPT-1" in page
+    assert "attempt <b>1</b> of 2" in page
+    assert "ATTEMPT-2" not in page
+    assert "ITEM-3" in (items / item_path(3)).read_text()
+    assert crawled(tmp_path / "f") >= {path.resolve() for path in (tmp_path / "f").rglob("*.html")}
+
+
+def test_an_attempt_without_steps_has_a_page_that_says_so(edited: Path, tmp_path: Path) -> None:
+    write(edited, "DELETE FROM steps WHERE attempt = ?", (1,))
+    write_run_folder([edited], tmp_path / "f")
+    page = (tmp_path / "f" / "runs" / "1" / item_path(1, attempt="1")).read_text()
+    assert "No step is recorded of this attempt." in page
+
+
+def test_a_report_counts_what_left_the_input_and_earlier_attempts(edited: Path) -> None:
+    page = report(edited)
+    assert "1 item that the input does not name any more is not in this file." in page
+    assert "The conversations of 1 earlier attempt of these items are not in this file; --folder has them." in page
+    assert "there was no room" not in page
+    assert "ATTEMPT-1" not in page
+    assert re.search(r'<th scope="row"[^>]*>1</th>', page), "the earlier attempt leads nowhere"
+    handle = BytesIO()
+    contents = write_run_report(handle, edited)
+    assert (contents.items, contents.conversations) == (2, 2)
+    chosen = report(edited, select=["key=gone"])
+    assert "ITEM-3" in chosen
+    assert "not in this file" not in chosen

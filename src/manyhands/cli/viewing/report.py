@@ -74,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     kind = result.add_mutually_exclusive_group(required=True)
     kind.add_argument("-o", "--output", metavar="FILE.html", help="one file about one run, of a limited size")
     kind.add_argument(
-        "--folder", metavar="DIR", help="a folder of pages about one or several runs, in which nothing is left out"
+        "--folder",
+        metavar="DIR",
+        help="a folder of pages about one or several runs: all items, also those that left the input, and all their attempts",
     )
     result.add_argument(
         "--select",

@@ -203,7 +203,8 @@ def attempt_sections(row: ItemRow, details: ItemDetails) -> Iterator[Section]:
     """Every attempt, and everything that went wrong."""
     rows: list[Sequence[Cell]] = []
     for ended in details.given_up:
-        link = Link(item=row.number, query={"attempt": str(ended.attempt)})
+        is_latest = ended.attempt >= row.attempt  # a fresh one is to follow, but has not begun
+        link = Link(item=row.number, query={} if is_latest else {"attempt": str(ended.attempt)})
         rows.append(
             (Cell(str(ended.attempt), link=link), Cell("given up"), Cell(moment(ended.ended_at)), Cell(ended.reason))
         )

@@ -29,6 +29,10 @@ class Candidates:
     """Those that have ended or begun otherwise, in order of the input."""
     places: dict[int, int] = field(default_factory=dict)
     """The position in the input by the number."""
+    items: int = 0
+    """Items of the input, or those selected, also those with nothing to show."""
+    removed: int = 0
+    """Items that are not among them because the input does not name them any more."""
 
     @property
     def count(self) -> int:
@@ -36,13 +40,17 @@ class Candidates:
 
 
 def candidates(reader: JournalBrowser, selected: Collection[int] | None) -> Candidates:
-    """The items of a run that have something to show: all but those that have not begun. ``selected``: only these."""
+    """The items of a run that have something to show: all but those that have not begun, and those that the input does not name any more.
+    ``selected``: only these, whether the input names them or not."""
     found, scores = Candidates(), _scores(reader)
     scored: list[tuple[float, int, int]] = []
     for page in reader.outlines():
         for each in page:
-            if (selected is not None and each.number not in selected) or removed(each):
+            if selected is None and removed(each):
+                found.removed += 1
+            if removed(each) if selected is None else each.number not in selected:
                 continue
+            found.items += 1
             found.places[each.number] = each.position
             if each.state == ItemState.FAILED:
                 found.failed.append(each.number)

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 from manyhands.core.errors import RunError
-from manyhands.core.text import counted, cut, printable
+from manyhands.core.text import are, counted, cut, printable
 from manyhands.engine.journal.browsing import JournalBrowser
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fold, Link, Note, Section, Table
 from manyhands.runs.shown.run_view import RunView, view_of
@@ -58,7 +58,7 @@ class Contents:
     """What a document about a run holds."""
 
     items: int
-    """Of the run, or of those selected."""
+    """Of the run's input, or of those selected."""
     conversations: int
 
 
@@ -73,8 +73,9 @@ def write_run_report(
     """Write a run as one HTML file of no more than ``most_mb`` (10⁶ bytes).
 
     ``select``: which items, as ``Selection.parse`` takes it; none: all, those that failed first, then those with the lowest scores, then an
-    even choice over the others. ``plain``: texts of models are never taken for markdown. What there is no room for is counted in the head.
-    The same run gives the same bytes, once it has ended. Raises UserError (RunError if the run can't be read).
+    even choice over the others. ``plain``: texts of models are never taken for markdown. In the head is counted what there is no room for,
+    and what is left out besides: items that the input does not name any more, and conversations of attempts before the latest ones. The
+    same run gives the same bytes, once it has ended. Raises UserError (RunError if the run can't be read).
     """
     shown = look_at(folder)
     if shown.summary is None:
@@ -94,6 +95,8 @@ class _Chosen:
     """(number, begin, end), as all of them."""
     lowest: list[tuple[int, int, int]] = field(default_factory=list)
     others: list[tuple[int, int, int]] = field(default_factory=list)
+    earlier_attempts: int = 0
+    """Attempts of these items before the latest ones, whose conversations are not among them."""
 
     @property
     def all(self) -> list[tuple[int, int, int]]:
@@ -129,12 +132,7 @@ class _Report:
             behind = [*map(self._page_part, pages), self._table_part(table), *self._talks(aside, chosen)]
             for part in self._head(sections, chosen, behind):
                 handle.write(part.encode())
-        return Contents(self._count, len(chosen.all))
-
-    @property
-    def _count(self) -> int:
-        assert self._shown.summary is not None
-        return self._shown.summary["ledger"]["items"] if self._selected is None else len(self._selected)
+        return Contents(self._candidates.items, len(chosen.all))
 
     def _size(self, parts: Iterable[str]) -> int:
         return sum(len(part.encode()) for part in parts)
@@ -164,7 +162,7 @@ class _Report:
         shown, there = len(chosen.all), self._candidates.count
         if self._selected is not None:
             of = self._shown.summary["ledger"]["items"] if self._shown.summary is not None else 0
-            yield Note(f"{counted(self._count, 'item')} of {of:,}, as selected.", "")
+            yield Note(f"{counted(self._candidates.items, 'item')} of {of:,}, as selected.", "")
         if shown < there:
             yield Note(
                 f"{shown:,} of {counted(there, 'conversation')} are in this file: {_share(chosen.failed, self._candidates.failed)} that "
@@ -172,6 +170,13 @@ class _Report:
                 "For others: --select @FILE, with a key on each line; for more: --most_mb, or --folder for all.",
                 "warn",
             )
+        if gone := self._candidates.removed:
+            yield Note(
+                f"{counted(gone, 'item')} that the input does not name any more {are(gone)} not in this file.", "warn"
+            )
+        if earlier := chosen.earlier_attempts:
+            words = f"The conversations of {counted(earlier, 'earlier attempt')} of these items are not in this file; --folder has them."
+            yield Note(words, "warn")
 
     # --- Pages of the workload
 
@@ -233,8 +238,8 @@ class _Report:
         """The table in a section."""
         heading = self._renderer.part("static_parts.html", "heading", "items", "Items", "")
         blocks: list[Block] = []
-        if len(table.rows) < self._count:
-            left = self._count - len(table.rows)
+        if len(table.rows) < self._candidates.items:
+            left = self._candidates.items - len(table.rows)
             blocks.append(
                 Note(f"The first {counted(len(table.rows), 'item')}; there was no room for {left:,} more.", "warn")
             )
@@ -262,6 +267,7 @@ class _Report:
         chosen.others = writing.as_many(evenly(others), room - writing.size)
         chosen.others.sort(key=lambda each: all_of.places[each[0]])
         chosen.failed += writing.as_many(all_of.failed[len(chosen.failed) :], room - writing.size)
+        chosen.earlier_attempts = writing.earlier_attempts
         return chosen
 
     def _needs_choice(self, left: int, writing: _Writing) -> bool:
@@ -292,6 +298,8 @@ class _Writing:
         self.size = 0
         """Bytes so far."""
         self.most_text = _MAX_TEXT
+        self.earlier_attempts = 0
+        """Of what was written, attempts before the latest ones."""
 
     def as_many(self, numbers: Iterable[int], room: int) -> list[tuple[int, int, int]]:
         """Write the first ones that fit into so many bytes; where each is."""
@@ -308,6 +316,7 @@ class _Writing:
                 misses += 1
                 continue
             self._handle.write(data)
+            self.earlier_attempts += max(0, row.attempt - 1)
             found.append((number, self.size, self.size + len(data)))
             self.size += len(data)
         return found

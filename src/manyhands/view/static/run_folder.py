@@ -1,4 +1,5 @@
-"""Runs as a folder of pages that lead to each other: from a disk, or from any web server. Nothing of a run is left out."""
+"""Runs as a folder of pages that lead to each other: from a disk, or from any web server. All items of a run are there, also those
+that left the input, with the conversations of all their attempts."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class FolderLinks(StaticLinks):
 
     def item(self, run: str, number: int, query: Mapping[str, str] | None = None) -> str:
         selected = self.selected.get(run)
-        return self._in(run, item_path(number)) if selected is None or number in selected else ""
+        attempt = (query or {}).get("attempt", "")
+        return self._in(run, item_path(number, attempt=attempt)) if selected is None or number in selected else ""
 
     def step(self, run: str, step: int, what: str, query: Mapping[str, str] | None = None) -> str:
         path = (query or {}).get("path", "")
@@ -97,9 +99,10 @@ class FolderLinks(StaticLinks):
         return "" if number is None else f"{self.base}runs/{number}/{path}"
 
 
-def item_path(number: int, page: int = 1) -> str:
-    """The file of an item in the folder of its run."""
-    return f"items/{number // _ITEMS_OF_FOLDER}/{number}{'' if page == 1 else f'-{page}'}.html"
+def item_path(number: int, page: int = 1, attempt: str = "") -> str:
+    """The file of an item in the folder of its run. ``attempt``: which earlier one; empty: the latest one."""
+    name = f"{number}{f'-attempt-{attempt}' if attempt else ''}{'' if page == 1 else f'-{page}'}"
+    return f"items/{number // _ITEMS_OF_FOLDER}/{name}.html"
 
 
 def write_run_folder(
@@ -282,9 +285,7 @@ class _RunPages:
         behind = -1
         while rows := self._reader.items_page(behind, ROWS):
             behind = rows[-1].position
-            yield from (
-                row for row in rows if (not row.left_input if self._selected is None else row.number in self._selected)
-            )
+            yield from (row for row in rows if self._selected is None or row.number in self._selected)
 
     def _table_page(
         self, rows: Sequence[ItemRow], number: int, columns: Sequence[Column] | None, *, has_more: bool
@@ -306,19 +307,28 @@ class _RunPages:
         return as_part(self._folder.part("static_parts.html", macro, *values))
 
     def _item(self, shown: ShownItems, row: ItemRow) -> None:
-        pages = shown.pages(row)
+        self._attempt(shown, row, row.attempt)
+        for attempt in shown.earlier_attempts(row):
+            self._attempt(shown, row, attempt)
+
+    def _attempt(self, shown: ShownItems, row: ItemRow, attempt: int) -> None:
+        """Write the pages of an attempt, those of the latest one as those of the item."""
+        earlier = "" if attempt == row.attempt else str(attempt)
+        pages = shown.pages(row, attempt)
         steps, number = next(pages), 1
         while True:
             following = next(pages, None)
-            path = f"{self._path}/{item_path(row.number, number)}"
+            path = f"{self._path}/{item_path(row.number, number, earlier)}"
             links = self._folder.at(path)
-            around = (
-                [("← Earlier", f"{links.base}{self._path}/{item_path(row.number, number - 1)}")] if number > 1 else []
-            )
+            around = [(f"Attempt {row.attempt}", links.item(self._run.id, row.number))] if earlier else []
+            if number > 1:
+                before = item_path(row.number, number - 1, earlier)
+                around.append(("← Earlier", f"{links.base}{self._path}/{before}"))
             if following is not None:
-                around.append(("Later →", f"{links.base}{self._path}/{item_path(row.number, number + 1)}"))
+                behind = item_path(row.number, number + 1, earlier)
+                around.append(("Later →", f"{links.base}{self._path}/{behind}"))
             parts = [
-                as_part(shown.body(row, steps, is_first=number == 1)),
+                as_part(shown.body(row, attempt, steps, is_first=number == 1 and not earlier)),
                 self._folder_part("pager", around),
             ]
             wanted = dict(links.wanted)
@@ -327,9 +337,8 @@ class _RunPages:
                 (self._run.folder.name, links.run(self._run.id)),
                 ("Items", links.items(self._run.id)),
             ]
-            self._folder.page(
-                path, f"{row.key} · {self._run.folder.name}", (), "static_page.html", crumbs=crumbs, parts_behind=parts
-            )
+            title = f"{row.key} · {f'attempt {attempt} · ' if earlier else ''}{self._run.folder.name}"
+            self._folder.page(path, title, (), "static_page.html", crumbs=crumbs, parts_behind=parts)
             for (step, place), name in wanted.items():
                 self._folder.text(f"{self._path}/{name}", _text_of(self._reader, step, place))
             if following is None:

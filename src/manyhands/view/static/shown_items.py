@@ -35,18 +35,25 @@ class ShownItems:
     def fold(self, row: ItemRow, most: int) -> str:
         """An item that opens at a click. ``most``: characters of its conversation, about."""
         steps, left = self._beginning(row, most)
-        values = self._values(row, steps, counted(left, "more step") if left else "", shares_prompts=True)
+        left_out = counted(left, "more step") if left else ""
+        values = self._values(row, row.attempt, steps, left_out, shares_prompts=True)
         return self._renderer.part(TEMPLATE, "fold", self._run, values, self._filters(row, values["item"]["state"]))
 
-    def body(self, row: ItemRow, steps: Sequence[ShownStep], *, is_first: bool) -> str:
-        """An item as a page of its own; ``is_first``: with everything besides the steps."""
-        return self._renderer.part(TEMPLATE, "body", self._run, self._values(row, steps, ""), is_first)
+    def body(self, row: ItemRow, attempt: int, steps: Sequence[ShownStep], *, is_first: bool) -> str:
+        """An attempt of an item as a page of its own; ``is_first``: with everything besides the steps."""
+        return self._renderer.part(TEMPLATE, "body", self._run, self._values(row, attempt, steps, ""), is_first)
 
-    def pages(self, row: ItemRow) -> Iterator[list[ShownStep]]:
-        """The steps of an item's conversation by pages; the first one also if there are none."""
+    def earlier_attempts(self, row: ItemRow) -> list[int]:
+        """The attempts before the latest one that the table of attempts leads to."""
+        return sorted(
+            {ended.attempt for ended in summed_up(self._reader, row)[1].given_up if ended.attempt < row.attempt}
+        )
+
+    def pages(self, row: ItemRow, attempt: int) -> Iterator[list[ShownStep]]:
+        """The steps of an attempt's conversation by pages; the first one also if there are none."""
         start, told = 0, set[int]()
         while True:
-            page = ConversationReader(self._reader, row.number, row.attempt, self._describe, told=told).page(start)
+            page = ConversationReader(self._reader, row.number, attempt, self._describe, told=told).page(start)
             if page.steps or not start:
                 yield page.steps
             if page.behind is None:
@@ -69,7 +76,7 @@ class ShownItems:
         return steps, talk.left_out(page)
 
     def _values(
-        self, row: ItemRow, steps: Sequence[ShownStep], left_out: str, *, shares_prompts: bool = False
+        self, row: ItemRow, attempt: int, steps: Sequence[ShownStep], left_out: str, *, shares_prompts: bool = False
     ) -> Mapping[str, Any]:
         summary, details = summed_up(self._reader, row)
         prompt, same_as = details.system_prompt, None
@@ -79,6 +86,7 @@ class ShownItems:
         has_attempts = bool(details.given_up or details.failures or details.earlier)
         return {
             "item": summary,
+            "attempt": attempt,
             "seconds": None if row.started_at is None or row.finished_at is None else row.finished_at - row.started_at,
             "result": [*result_sections(self._reader, self._view, row)],
             "result_title": self._view.item_tab,

@@ -65,7 +65,8 @@ class RunDocumentLinks(StaticLinks):
         return "#items" if run == self._run and not query else ""
 
     def item(self, run: str, number: int, query: Mapping[str, str] | None = None) -> str:
-        is_here = run == self._run and (self.shown is None or number in self.shown)
+        is_latest = "attempt" not in (query or {})  # of no other attempt is the conversation in it
+        is_here = run == self._run and is_latest and (self.shown is None or number in self.shown)
         return f"#item-{number}" if is_here else ""
 
     def page(self, run: str, name: str, query: Mapping[str, str] | None = None) -> str:
