@@ -24,14 +24,10 @@ from manyhands.view.text import (
     MAX_SLOW_CODE,
     MAX_SPANS,
     code,
-    cut,
-    json_for_page,
     markdown,
     plain,
     pretty_json,
     safe_data_image,
-    safe_file_name,
-    size_text,
 )
 from tests.support.hostile_texts import HOSTILE_TEXTS
 
@@ -404,24 +400,7 @@ def test_deep_json_stays_small() -> None:
     assert pretty_json(deep) == "JSON that is nested too deeply"
 
 
-@given(
-    st.recursive(
-        st.none() | st.integers() | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=5
-    )
-)
-def test_json_for_a_page_is_the_same_value_and_no_html(value: object) -> None:
-    made = json_for_page(value)
-    assert made.isascii()
-    assert not re.search("[<>&\n]", made)
-    assert json.loads(made) == value
-
-
-def test_json_for_a_page_has_no_nan() -> None:
-    with pytest.raises(ValueError):
-        json_for_page([float("nan")])
-
-
-# --- Images, lengths and names
+# --- Images
 
 GIF = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 
@@ -455,42 +434,6 @@ def test_other_images_are_refused(url: str) -> None:
 def test_no_hostile_text_is_an_image_but_gifs() -> None:
     shown = {name for name, text in HOSTILE_TEXTS.items() if safe_data_image(text)}
     assert shown == {"addresses: address data gif", "addresses: address data markup called gif"}
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (1_234_567, "1.2 MB"),
-        (99_950, "100 kB"),
-        (999_600, "1.0 MB"),
-        (5e12, "5.0 TB"),
-    ],
-)
-def test_sizes(size: float, text: str) -> None:
-    assert size_text(size) == text
-
-
-@given(texts, st.integers(0, 300))
-def test_what_is_cut_is_counted(text: str, limit: int) -> None:
-    shown, rest = cut(text, limit)
-    assert len(shown) + rest == len(text)
-    assert text.startswith(shown)
-    assert len(shown) <= limit
-
-
-@given(texts)
-def test_file_names_are_safe(text: str) -> None:
-    name = safe_file_name(text)
-    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name)
-    assert not re.match(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\.|$)", name)
-
-
-def test_file_names_keep_what_they_can() -> None:
-    assert safe_file_name("item 7: result.json") == "item-7-result.json"
-    assert safe_file_name("a" * 300 + ".json").endswith("a.json")
 
 
 # --- Colours

@@ -192,10 +192,6 @@ class ConversationReader:
         """Whether there is no room for further texts, so that they are cut to a few lines."""
         return self._left <= 0
 
-    def one(self, outline: StepOutline) -> ShownStep:
-        """A step by itself."""
-        return self._shown([outline])[0]
-
     def left_out(self, page: ConversationPage) -> int:
         """How many steps of the attempt are behind a page and not shown: all but those whose results stand beside their calls already."""
         if page.behind is None:

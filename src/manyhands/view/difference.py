@@ -84,8 +84,9 @@ _TOO_LARGE = f"Words are not compared: one side has more than {MAX_LINES:,} line
 
 
 async def difference(left: Sequence[Message], right: Sequence[Message], *, seconds: float = 2.0) -> Difference:
-    """As ``difference_here``, in a process that is killed after so many seconds. Then, and where no process can be started, words are not
-    marked."""
+    """The difference between two conversations, found in a process that is killed after so many seconds. Words are not marked then, nor
+    where no process can be started, nor if a side has more than 5,000 lines, 1,000,000 characters or 2,000 messages; and no further ones
+    once the work of comparing has reached its bound."""
     one, other = await asyncio.to_thread(_shown, left), await asyncio.to_thread(_shown, right)
     if _too_large(one) or _too_large(other):
         return _unmarked(one, other, _TOO_LARGE)
@@ -96,15 +97,6 @@ async def difference(left: Sequence[Message], right: Sequence[Message], *, secon
         return _unmarked(one, other, f"Words are not compared: that would take more than {seconds:g} s.")
     except ItemError as error:
         return _unmarked(one, other, f"Words are not compared: {error}.")
-
-
-def difference_here(left: Sequence[Message], right: Sequence[Message]) -> Difference:
-    """The difference between two conversations. Words are not marked if one has more than 5,000 lines, 1,000,000 characters or 2,000
-    messages, nor once the work of comparing has reached its bound."""
-    one, other = _shown(left), _shown(right)
-    if _too_large(one) or _too_large(other):
-        return _unmarked(one, other, _TOO_LARGE)
-    return _compared(one, other)
 
 
 def message_parts(message: Message) -> dict[str, str]:

@@ -214,13 +214,6 @@ def score(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def seconds_between(begin: str | None, end: str | None) -> float | None:
-    """Seconds between two RFC 3339 times."""
-    if begin is None or end is None:
-        return None
-    return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
-
-
 def tone_of(state: str) -> Tone:
     """How a state is coloured."""
     return STATE_TONES.get(state, "")
@@ -320,5 +313,4 @@ _FILTERS: Mapping[str, Any] = {
     "plain_text": text.plain,
     "code": text.code,
     "pretty": text.pretty_json,
-    "size": text.size_text,
 }

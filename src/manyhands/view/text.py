@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +49,6 @@ _MAX_SEQUENCE = 200
 """Characters of a terminal's sequence that its mark names."""
 _MAX_ADDRESS = 500
 """Characters of a link's address that are shown beside it; all of it is in its title."""
-_MAX_FILE_NAME = 100
 REL = "noopener noreferrer nofollow"
 
 
@@ -535,17 +533,6 @@ def _line(depth: int) -> str:
     return "\n" + "  " * min(depth, _MAX_INDENT)
 
 
-_PAGE_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
-
-
-def json_for_page(value: Json) -> Markup:
-    """JSON for a ``script`` element of the type ``application/json``: it holds no ``<``, ``>``, ``&``, and ASCII only.
-
-    Raises ValueError for a number that JSON can't hold.
-    """
-    return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).translate(_PAGE_ESCAPES))
-
-
 # --- Images
 
 _DATA_IMAGE = re.compile(r"data:image/(?:png|jpe?g|gif|webp);base64,", re.IGNORECASE)
@@ -566,34 +553,3 @@ def safe_data_image(url: str) -> str | None:
     if kind is None or (kind == "webp" and data[8:12] != b"WEBP") or len(data) > MAX_IMAGE:
         return None
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
-# --- Lengths and names
-
-
-def cut(text: str, limit: int) -> tuple[str, int]:
-    """At most ``limit`` characters of a text from its beginning, and how many are left out."""
-    return text[:limit], max(0, len(text) - limit)
-
-
-def size_text(size: float) -> str:
-    """A number of bytes as people read it: ``1.2 MB`` of 1,000,000 bytes."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5 or (unit == "B" and size < 1000):
-            break
-        size /= 1000
-    else:
-        unit = "TB"
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
-
-
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)", re.IGNORECASE)
-"""What Windows takes for a device."""
-
-
-def safe_file_name(text: str) -> str:
-    """A text as the name of a file to be downloaded: letters, digits, ``.``, ``_`` and ``-`` of ASCII, 1 to 100 of them, none of them a
-    separator, and no dot or hyphen first."""
-    beginning, _, suffix = re.sub(r"[^A-Za-z0-9._-]+", "-", text[:1000]).lstrip(".-").rstrip(".-").rpartition(".")
-    name = f"{beginning[: _MAX_FILE_NAME - 11]}.{suffix[:10]}" if beginning else suffix[:_MAX_FILE_NAME]
-    return f"_{name}"[:_MAX_FILE_NAME] if not name or _RESERVED.match(name) else name
