@@ -3,7 +3,7 @@
 The table is all that a page without scripts has, what a screen reader reads, and what ``assets/charts.js`` reads the values from, so that
 no value stands in a page twice and no JSON at all. The script draws with uPlot (``assets/vendor``).
 
-Every element and attribute is made by ``_element``, which escapes texts and attribute values; only what it returned is put into another
+Every element and attribute is made by ``text.element``, which escapes texts and attribute values; only what it returned is put into another
 element as it is. Names of elements and attributes are constants of this module.
 """
 
@@ -13,10 +13,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from manyhands.core.text import counted, cut, printable
 from manyhands.runs.shown.blocks import Chart, Lanes, Link, Mark, Series, Span
+from manyhands.view.text import element
 
 MAX_POINTS = 300
 """Points of a series."""
@@ -54,41 +55,30 @@ def level_of(share: float) -> int:
 # --- Elements
 
 
-def _element(name: str, *children: str, **attributes: str | None) -> Markup:
-    """An element. Children that are not made by this function are texts. An attribute's name has ``_`` for ``-``, and one at its end if it
-    is a word of Python; those that are None are left out."""
-    given = "".join(
-        f' {each.rstrip("_").replace("_", "-")}="{escape(value)}"'
-        for each, value in attributes.items()
-        if value is not None
-    )
-    return Markup("<{}{}>{}</{}>").format(Markup(name), Markup(given), Markup("").join(children), Markup(name))
-
-
 def _label(text: str) -> str:
     return cut(printable(" ".join(text.split())), _MAX_LABEL)
 
 
 def _figure(block: Chart | Lanes, chart_id: str, below: Sequence[str], **attributes: str | None) -> Markup:
     title, about = _label(block.title), printable(block.about)
-    caption = [_element("span", title, class_="chart-title")]
+    caption = [element("span", title, class_="chart-title")]
     if about:
-        caption.append(_element("span", about, class_="chart-about"))
+        caption.append(element("span", about, class_="chart-about"))
     if "data_chart" in attributes:
-        below = [_element("div", class_="chart-plot", role="img", aria_label=f"{title}. {about}".strip(" .")), *below]
-    return _element("figure", _element("figcaption", *caption), *below, class_="chart", id=chart_id, **attributes)
+        below = [element("div", class_="chart-plot", role="img", aria_label=f"{title}. {about}".strip(" .")), *below]
+    return element("figure", element("figcaption", *caption), *below, class_="chart", id=chart_id, **attributes)
 
 
 def _fold(title: str, count: str, head: Sequence[str], bodies: Iterable[Iterable[str]]) -> Markup:
-    table = _element("table", _element("thead", _element("tr", *head)), *[_element("tbody", *rows) for rows in bodies])
-    frame = _element(
+    table = element("table", element("thead", element("tr", *head)), *[element("tbody", *rows) for rows in bodies])
+    frame = element(
         "div", table, class_="chart-table", role="group", aria_label=f"Values of {_label(title)}", tabindex="0"
     )
-    return _element("details", _element("summary", f"Values ({count})"), frame, class_="chart-values")
+    return element("details", element("summary", f"Values ({count})"), frame, class_="chart-values")
 
 
 def _head(text: str, *, is_number: bool = False, tone: str = "") -> Markup:
-    return _element("th", text, scope="col", class_="number" if is_number else None, data_tone=tone or None)
+    return element("th", text, scope="col", class_="number" if is_number else None, data_tone=tone or None)
 
 
 # --- Values
@@ -139,10 +129,10 @@ def _chart(chart: Chart, chart_id: str) -> Markup:
     rows = _rows(chart)
     below: list[str] = []
     if not any(y is not None for series in chart.series for _, y in series.points):
-        below.append(_element("p", "There are no values yet.", class_="chart-empty"))
+        below.append(element("p", "There are no values yet.", class_="chart-empty"))
         return _figure(chart, chart_id, below)
     if chart.marks:
-        below.append(_element("ul", *[_mark(mark, chart.title) for mark in chart.marks], class_="chart-marks"))
+        below.append(element("ul", *[_mark(mark, chart.title) for mark in chart.marks], class_="chart-marks"))
     x_label = chart.x_label or {"time": "time", "name": "name", "number": "x"}[chart.x_kind]
     head = [_head(f"{_label(x_label)} (UTC)" if chart.x_kind == "time" else _label(x_label))]
     head += [_head(_label(series.name), is_number=True, tone=series.tone) for series in chart.series]
@@ -198,17 +188,17 @@ def _rows(chart: Chart) -> list[tuple[float | str, list[int | None]]]:
 def _table_rows(chart: Chart, rows: Sequence[tuple[float | str, list[int | None]]]) -> Iterator[Markup]:
     for x, indexes in rows:
         if isinstance(x, str):
-            name = _element("th", _label(x), scope="row")
+            name = element("th", _label(x), scope="row")
         else:
             text = _shown(x, chart.x_kind)
-            name = _element("th", text, scope="row", data_value=_exact(x, text))
-        yield _element("tr", name, *map(_value_cell, [chart] * len(indexes), chart.series, indexes))
+            name = element("th", text, scope="row", data_value=_exact(x, text))
+        yield element("tr", name, *map(_value_cell, [chart] * len(indexes), chart.series, indexes))
 
 
 def _value_cell(chart: Chart, series: Series, index: int | None) -> Markup:
     y = None if index is None else series.points[index][1]
     if index is None or y is None:
-        return _element("td", "–")
+        return element("td", "–")
     low = series.low[index] if series.low else None
     high = series.high[index] if series.high else None
     label = _label(series.labels[index]) if series.labels else ""
@@ -216,7 +206,7 @@ def _value_cell(chart: Chart, series: Series, index: int | None) -> Markup:
     if low is not None and high is not None:
         text += f" ({_shown(low, chart.y_kind)} to {_shown(high, chart.y_kind)})"
     text = f"{label}: {text}" if label else text
-    return _element(
+    return element(
         "td",
         text,
         data_value=_exact(y, text),
@@ -226,7 +216,7 @@ def _value_cell(chart: Chart, series: Series, index: int | None) -> Markup:
 
 
 def _mark(mark: Mark, title: str) -> Markup:
-    return _element("li", _label(mark.label), data_axis=mark.axis, data_value=_number(_finite(mark.value, title)))
+    return element("li", _label(mark.label), data_axis=mark.axis, data_value=_number(_finite(mark.value, title)))
 
 
 def _is_wide(chart: Chart) -> bool:
@@ -243,7 +233,7 @@ def _is_wide(chart: Chart) -> bool:
 def _lanes(block: Lanes, chart_id: str, href_of: HrefOf) -> Markup:
     count = sum(len(lane.spans) for lane in block.lanes)
     if not count:
-        return _figure(block, chart_id, [_element("p", "There is nothing on it yet.", class_="chart-empty")])
+        return _figure(block, chart_id, [element("p", "There is nothing on it yet.", class_="chart-empty")])
     x_label = _label(block.x_label) or block.x_kind
     is_time = block.x_kind == "time"
     unit = " (UTC)" if is_time else ""
@@ -256,7 +246,7 @@ def _lanes(block: Lanes, chart_id: str, href_of: HrefOf) -> Markup:
     ]
     below = [_fold(block.title, f"{counted(count, 'span')}, by {x_label}", head, _lane_bodies(block, href_of))]
     if count > MAX_SPANS:
-        below.append(_element("p", f"{count - MAX_SPANS:,} more are not shown.", class_="chart-empty"))
+        below.append(element("p", f"{count - MAX_SPANS:,} more are not shown.", class_="chart-empty"))
     return _figure(
         block, chart_id, below, data_chart="lanes", data_x=block.x_kind, data_x_label=_label(block.x_label) or None
     )
@@ -269,12 +259,12 @@ def _lane_bodies(block: Lanes, href_of: HrefOf) -> Iterator[list[Markup]]:
         if not left:
             return
         rows = [_span_cells(block, span, href_of) for span in lane.spans[:left]] or [
-            [_element("td", "nothing", colspan="4")]
+            [element("td", "nothing", colspan="4")]
         ]
-        name = _element("th", _linked(lane.label, lane.link, href_of), scope="rowgroup", rowspan=str(len(rows)))
+        name = element("th", _linked(lane.label, lane.link, href_of), scope="rowgroup", rowspan=str(len(rows)))
         rows[0].insert(0, name)
         tones = [span.tone or None for span in lane.spans[:left]] or [None]
-        yield [_element("tr", *row, data_tone=tone) for row, tone in zip(rows, tones, strict=True)]
+        yield [element("tr", *row, data_tone=tone) for row, tone in zip(rows, tones, strict=True)]
         left -= min(left, len(lane.spans))
 
 
@@ -284,14 +274,14 @@ def _span_cells(block: Lanes, span: Span, href_of: HrefOf) -> list[Markup]:
         raise ValueError(f"a span of the timeline {block.title!r} ends at {end}, before its start at {start}")
     first, last = _shown(start, block.x_kind), _shown(end, block.x_kind)
     return [
-        _element("td", _label(span.kind)),
-        _element("td", _linked(span.label, span.link, href_of)),
-        _element("td", first, data_value=_exact(start, first)),
-        _element("td", "") if end == start else _element("td", last, data_value=_exact(end, last)),
+        element("td", _label(span.kind)),
+        element("td", _linked(span.label, span.link, href_of)),
+        element("td", first, data_value=_exact(start, first)),
+        element("td", "") if end == start else element("td", last, data_value=_exact(end, last)),
     ]
 
 
 def _linked(text: str, link: Link | None, href_of: HrefOf) -> str:
     label = _label(text)
     href = "" if link is None else href_of(link)
-    return _element("a", label, href=href) if href else label
+    return element("a", label, href=href) if href else label

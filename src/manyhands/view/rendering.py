@@ -6,12 +6,12 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from manyhands.core.jsonio import without_surrogates
 from manyhands.core.messages import text_of
@@ -83,7 +83,7 @@ class Renderer:
             cell=self._cell,
             item_cell=self._item_cell,
             cell_class=cell_class,
-            cell_attributes=cell_attributes,
+            table_cell=self._table_cell,
             chart=self._chart,
             prose=self._prose,
             tones=STATE_TONES,
@@ -111,18 +111,27 @@ class Renderer:
         if cell.link is None and not cell.about:
             return html
         href = self.links.of(run, cell.link) if cell.link is not None else ""
-        title = Markup(' title="{}"').format(tip(cell.about)) if cell.about else Markup("")
+        title = tip(cell.about) if cell.about else None
         if href:
-            return Markup('<a href="{}"{}>{}</a>').format(href, title, html)
-        return Markup("<span{}>{}</span>").format(title, html) if title else html
+            return text.element("a", html, href=href, title=title)
+        return html if title is None else text.element("span", html, title=title)
+
+    def _table_cell(self, run: str, column: Column, cell: Cell, *, is_first: bool) -> Markup:
+        """A cell of a table in its element, which says by what it is sorted if that is not what stands in it."""
+        return text.element(
+            "th" if is_first else "td",
+            self._cell(run, cell),
+            scope="row" if is_first else None,
+            class_=cell_class(column, cell) or None,
+            data_value=None if cell.value is None or str(cell.value) == cell.text else str(cell.value),
+        )
 
     def _item_cell(self, run: str, column: Column, cell: Cell) -> Markup:
         """A cell of the table of items."""
         classes = cell_class(column, cell)
         if column.name in ("input", "outcome"):
             classes = f"{classes} text".lstrip()
-        attributes = f' class="{escape(classes)}"' if classes else ""
-        return Markup(f'<td data-column="{_column_attribute(column.name)}"{attributes}>{self._cell(run, cell)}</td>')
+        return text.element("td", self._cell(run, cell), data_column=column_id(column.name), class_=classes or None)
 
     def _chart(self, run: str, block: Chart | Lanes) -> Markup:
         self._charts += 1
@@ -252,11 +261,6 @@ def column_id(name: str) -> str:
     return f"{name[:_MAX_COLUMN].replace(',', '-')}-{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
 
 
-@lru_cache(1000)
-def _column_attribute(name: str) -> str:
-    return str(escape(column_id(name)))
-
-
 def attribute_name(name: str) -> str:
     """A name as the end of an attribute's name: of small letters and digits, with ``-`` for everything else."""
     return _NO_NAME.sub("-", name.lower())
@@ -265,15 +269,6 @@ def attribute_name(name: str) -> str:
 def cell_class(column: Column, cell: Cell) -> str:
     """The classes of a cell of a table."""
     return " ".join(filter(None, ("n" if column.is_number else "", cell.tone, level(cell))))
-
-
-def cell_attributes(column: Column, cell: Cell) -> Markup:
-    """The classes of a cell, and by what it is sorted if that is not what stands in it."""
-    found, value = cell_class(column, cell), cell.value
-    classes = Markup(' class="{}"').format(found) if found else Markup("")
-    return (
-        classes + Markup(' data-value="{}"').format(value) if value is not None and str(value) != cell.text else classes
-    )
 
 
 def cell_text(written: str) -> Markup:

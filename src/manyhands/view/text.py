@@ -22,6 +22,7 @@ from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup
+from markupsafe import escape as as_html
 from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Token as Kinds
@@ -41,7 +42,7 @@ MAX_SPANS = 5_000
 """Marks and coloured stretches of one text; what comes after them is spelled out, or not coloured."""
 _MAX_NESTING = 40
 """Lists, quotations and emphases of Markdown within each other."""
-_MAX_BRACKETS = 2_000
+_MAX_BRACKETS = 1_000
 """Opening brackets in Markdown: each may begin a link whose end is looked for."""
 _MAX_INDENT = 20
 """Levels of JSON that are indented; what is deeper stands as far to the right as these."""
@@ -236,6 +237,21 @@ def _nearest(rgb: Sequence[int]) -> str:
     bright = "bright-" if max(rgb) > 200 else ""
     threshold = max(64, max(rgb) // 2)
     return bright + _COLOURS[sum(1 << index for index, each in enumerate(rgb) if each > threshold)]
+
+
+def element(name: str, *children: str, **attributes: str | None) -> Markup:
+    """An element of HTML. Children that are not made by this module are texts. An attribute's name has ``_`` for ``-``, and one at its end
+    if it is a word of Python; those that are None are left out."""
+    given = ""
+    for each, value in attributes.items():
+        if value is not None:
+            given += f' {_attribute_name(each)}="{as_html(value)}"'
+    return Markup(f"<{name}{given}>{''.join(map(as_html, children))}</{name}>")
+
+
+@cache
+def _attribute_name(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
 
 
 def plain(text: str) -> Markup:
