@@ -259,6 +259,40 @@ def test_a_file_that_is_no_journal_is_one_line_in_the_list(
         assert_sound(viewer)
 
 
+STRANGE_FACTS = {
+    "deep_seed": ("seed", "[" * 990 + "]" * 990, "nested too deeply"),
+    "many_digits": ("spec", '{"options": {"max_cost": 1' + "0" * 400 + "}}", "damaged, or of a form"),
+    "half_a_character": ("run_id", '"\\ud800"', "facts and figures can't be read"),
+    "long_id": ("run_id", '"' + "x" * 5000 + '"', "facts and figures can't be read"),
+    "no_id": ("run_id", '""', "facts and figures can't be read"),
+}
+
+
+def test_facts_that_nobody_expects_are_one_line_in_the_list(
+    tmp_path: Path, folder: Path, made: Callable[[str], Path]
+) -> None:
+    for name, (fact, value, _) in STRANGE_FACTS.items():
+        change(made(name), "INSERT OR REPLACE INTO meta VALUES (?, ?)", fact, value)
+    deep_model = '{"options": {"model": ' + "[" * 980 + "]" * 980 + "}}"
+    change(made("deep_model"), "UPDATE meta SET value = ? WHERE name = 'spec'", deep_model)
+    nameless = os.fsencode(made("nameless"))
+    Path(os.fsdecode(nameless), JOURNAL).write_bytes(b"no journal")
+    os.rename(nameless, nameless + b"\xff")
+    with viewing(tmp_path, folder) as viewer:
+        listed, page = viewer.runs(), viewer.page("/").html
+        assert len(listed) == 3 + len(STRANGE_FACTS)
+        assert listed["deep_model"]["models"] == []
+        for name, (_, _, words) in STRANGE_FACTS.items():
+            assert listed[name]["state"] == "unreadable"
+            assert words in listed[name]["problem"]
+        rows = re.findall(r'<tr id="([^"]+)"', page)
+        assert len(set(rows)) == len(listed)
+        assert all(row.isascii() for row in rows)
+        for path in ("/compare", "/search?q=sound"):
+            viewer.page(path)
+        assert_sound(viewer)
+
+
 @needs_setpriv
 def test_a_folder_that_must_not_be_looked_into(tmp_path: Path, folder: Path, made: Callable[[str], Path]) -> None:
     before = WITHOUT_RIGHTS if os.geteuid() == 0 else ()

@@ -116,7 +116,7 @@ class WebApp:
 
     def _list_event(self, run: ShownRun, is_new: bool) -> Event:
         html = self.renderer.part("run_row.html", "row", run, 0.0)
-        return Event("row", line({"id": f"run-{run.id}", "new": is_new, "html": html}), run.id)
+        return Event("row", line({"id": run.row_id, "new": is_new, "html": html}), run.row_id)
 
     async def _step(self, request: web.Request) -> web.StreamResponse:
         """What a step holds: as text in parts of 5 MB, as JSON, or as a file of any size."""

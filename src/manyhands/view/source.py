@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import threading
 from collections import Counter
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from manyhands.core.errors import ManyhandsError, RunError, StorageError, UserError
-from manyhands.core.jsonio import line
+from manyhands.core.jsonio import check_depth, line
+from manyhands.core.text import cut
 from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser
 from manyhands.engine.journal.reader import JOURNAL, run_id_of
 from manyhands.runs.folders import find_runs
@@ -29,6 +31,10 @@ MAX_SECONDS = 3.0
 _LIVE = ("running", "paused")
 _NAMES = 8
 """Models or targets of a run that a list names."""
+_MAX_NAME = 300
+"""Characters of such a name."""
+_MAX_ID = 200
+"""Characters of a run's id, which stands in every address of its pages."""
 
 
 class NotFound(UserError):
@@ -59,6 +65,12 @@ class ShownRun:
         if self.summary is None:
             return ""
         return f"{self.summary['run_id']}.{self.copy}" if self.copy else self.summary["run_id"]
+
+    @property
+    def row_id(self) -> str:
+        """What its row in the list is called, also if it can't be shown: of such a run nothing but the folder is known, whose name may be
+        of any bytes."""
+        return f"run-{self.id}" if self.id else f"unreadable-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()}"
 
     @property
     def state(self) -> str:
@@ -187,17 +199,22 @@ def look_at(folder: Path) -> ShownRun:
             reader.is_current()
             summary, spec = run_summary(reader, with_figures=False), reader.meta("spec")
             last = reader.sessions(1)
-            line(summary)  # raises TypeError for what is no JSON
+            check_depth(line(summary))  # raises TypeError for what is no JSON, and all of it is sent within a list
+            started = _number(last[0].started_at) if last else None
+            models, max_cost = _models(spec), _number(_options(spec).get("max_cost"))
     except ManyhandsError as error:
-        return ShownRun(folder, str(error), None, (), None, None)
+        return _unreadable(folder, str(error))
+    except RecursionError:
+        return _unreadable(folder, f"{folder / JOURNAL}: damaged: it holds JSON that is nested too deeply")
     if summary["run_id"] is None:
-        return ShownRun(folder, "making it was cut short; make it again", None, (), None, None)
+        return _unreadable(folder, "making it was cut short; make it again")
     if not _is_sound(summary):
-        return ShownRun(
-            folder, f"{folder / JOURNAL}: damaged: its facts and figures can't be read", None, (), None, None
-        )
-    started = _number(last[0].started_at) if last else None
-    return ShownRun(folder, None, summary, _models(spec), _number(_options(spec).get("max_cost")), started)
+        return _unreadable(folder, f"{folder / JOURNAL}: damaged: its facts and figures can't be read")
+    return ShownRun(folder, None, summary, models, max_cost, started)
+
+
+def _unreadable(folder: Path, problem: str) -> ShownRun:
+    return ShownRun(folder, problem, None, (), None, None)
 
 
 def _is_sound(summary: RunSummary) -> bool:
@@ -205,9 +222,20 @@ def _is_sound(summary: RunSummary) -> bool:
     ledger = [value for name, value in summary["ledger"].items() if name != "by_cause"]
     numbers = (*ledger, *summary["usage"].values(), summary["working_seconds"], summary["running"])
     texts = (summary["run_id"], summary["workload"])
-    return all(isinstance(each, str) for each in texts) and all(
-        isinstance(each, (int, float)) and isfinite(each) for each in numbers
+    return (
+        all(isinstance(each, str) for each in texts)
+        and _is_id(summary["run_id"])
+        and all(isinstance(each, (int, float)) and isfinite(each) for each in numbers)
     )
+
+
+def _is_id(text: str) -> bool:
+    """Whether a text can stand in addresses: not every one can be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(text) <= _MAX_ID
 
 
 def _runs_in(folder: Path) -> Iterator[Path]:
@@ -223,13 +251,13 @@ def _runs_in(folder: Path) -> Iterator[Path]:
 
 def _models(spec: Any) -> Sequence[str]:
     """What was asked, where the recorded settings say it as most workloads do."""
-    found: list[str] = []
+    found: list[Any] = []
     if isinstance(spec, dict):
         targets = spec.get("targets")
         listed = targets.values() if isinstance(targets, dict) else targets if isinstance(targets, list) else ()
-        found += [str(each["name"]) for each in listed if isinstance(each, dict) and "name" in each]
-        found += [str(options["model"]) for options in (_options(spec),) if options.get("model")]
-    return list(dict.fromkeys(found))[:_NAMES]
+        found += [each["name"] for each in listed if isinstance(each, dict) and "name" in each]
+        found += [options["model"] for options in (_options(spec),) if options.get("model")]
+    return list(dict.fromkeys(cut(each, _MAX_NAME) for each in found if isinstance(each, str)))[:_NAMES]
 
 
 def _options(spec: Any) -> dict[str, Any]:
