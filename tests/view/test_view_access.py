@@ -492,15 +492,31 @@ def test_pages_files_and_streams_have_the_headers(viewer: Viewer, cookie: str) -
     assert viewer.ask("/item/..%2Fa%2Fb%5Cc", cookie).status == 200  # keys may look like paths
 
 
-def test_connections_are_bounded(viewer: Viewer, cookie: str) -> None:
+def test_strangers_do_not_take_all_connections(viewer: Viewer, cookie: str) -> None:
     with ExitStack() as held:
-        for _ in range(MAX_CONNECTIONS + 20):
-            last = held.enter_context(socket.create_connection(("127.0.0.1", viewer.address.port), 5))
+        idle = [
+            held.enter_context(socket.create_connection(("127.0.0.1", viewer.address.port), 5))
+            for _ in range(MAX_CONNECTIONS + 20)
+        ]
+        for each in idle[:20]:
+            assert each.recv(1) == b""
+        assert viewer.ask("/", cookie).status == 200
+        assert idle[20].recv(1) == b""
+        idle[-1].sendall(f"GET / HTTP/1.0\r\nHost: localhost:{viewer.address.port}\r\n\r\n".encode())
+        assert idle[-1].recv(1 << 16).startswith(b"HTTP/1.0 401")
+
+
+def test_connections_that_were_let_in_are_bounded(viewer: Viewer, cookie: str) -> None:
+    request = f"GET / HTTP/1.1\r\nHost: localhost:{viewer.address.port}\r\n{cookie}\r\n\r\n".encode()
+    with ExitStack() as held:
+        for _ in range(MAX_CONNECTIONS):
+            known = held.enter_context(socket.create_connection(("127.0.0.1", viewer.address.port), 5))
+            known.sendall(request)
+            assert known.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        last = held.enter_context(socket.create_connection(("127.0.0.1", viewer.address.port), 5))
         assert last.recv(1) == b""
     for _ in range(50):
-        if spoken(
-            viewer.address, f"GET / HTTP/1.0\r\nHost: localhost:{viewer.address.port}\r\n{cookie}\r\n\r\n".encode()
-        ):
+        if spoken(viewer.address, request.replace(b"HTTP/1.1", b"HTTP/1.0")):
             break
     assert viewer.ask("/", cookie).status == 200
 

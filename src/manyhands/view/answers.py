@@ -36,7 +36,8 @@ SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
 )
 """Headers of every answer, of errors too."""
 MAX_CONNECTIONS = 200
-"""At once, each page that is watched live included. Further ones are closed unanswered."""
+"""At once, each page that is watched live included. For a further one, the oldest over which no request
+came that was let in is closed; if all were let in, the further one is."""
 MAX_MESSAGE = 2000
 """Characters of a failure's message on a page."""
 _MAX_LINE, _MAX_FIELD, _MAX_HEADERS = 8190, 1 << 15, 128
@@ -164,12 +165,20 @@ class Connection(web.RequestHandler):
             auto_decompress=False,
         )
         self._server = server
+        self._is_known = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._limit = self._loop.call_later(STRANGER_SECONDS, self.force_close)
-        if len(self._server.connections) > MAX_CONNECTIONS:
-            self.force_close()
+        # In the order in which they came. One that was told to close is there until it has.
+        there = [
+            each
+            for each in self._server.connections
+            if isinstance(each, Connection) and each.transport is not None and not each.transport.is_closing()
+        ]
+        if len(there) > MAX_CONNECTIONS:
+            # Not simply the newest: other users of this machine, who can connect too, would keep the owner out.
+            next(each for each in there if not each._is_known).force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._limit.cancel()
@@ -177,6 +186,7 @@ class Connection(web.RequestHandler):
 
     def let_in(self) -> None:
         """Keep the connection as long as it is used: whoever is at its other end may come in."""
+        self._is_known = True
         self._limit.cancel()
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
