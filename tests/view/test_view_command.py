@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -18,14 +19,14 @@ from tests.support.commands import PROGRAM, environment
 
 
 @contextmanager
-def _viewer(cache: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _viewer(cache: Path, *words: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A viewer that goes on, and the line that it printed."""
     process = subprocess.Popen(
         [*PROGRAM, "view", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**environment(), "XDG_CACHE_HOME": str(cache)},
+        env={**environment(), "XDG_CACHE_HOME": str(cache), **variables},
     )
     assert process.stdout is not None
     try:
@@ -64,6 +65,25 @@ def test_one_line_has_the_address_and_its_token(tmp_path: Path) -> None:
         assert process.wait(10) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+def test_a_browser_is_not_told_the_link_by_its_arguments(tmp_path: Path) -> None:
+    browser, told = tmp_path / "browser", tmp_path / "told"
+    browser.write_text(f'#!/bin/sh\necho "$@" >{told}.new; mv {told}.new {told}\n')
+    browser.chmod(0o755)
+    with _viewer(tmp_path / "cache", str(tmp_path), "--open", BROWSER=str(browser)) as (process, line):
+        link = line.split()[3]
+        end = time.monotonic() + 20
+        while not told.exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        address = urlsplit(told.read_text().strip())
+        assert (address.scheme, address.query, "token" in address.path) == ("file", "", False)
+        page = Path(unquote(address.path))
+        assert page.stat().st_mode & 0o777 == 0o600
+        assert f'content="0;url={link}"' in page.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert not page.exists()
 
 
 def test_the_cookie_is_good_for_the_next_viewer_at_the_same_port(tmp_path: Path) -> None:

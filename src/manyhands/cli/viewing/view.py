@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import threading
-import webbrowser
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ def run(argv: list[str]) -> int:
     # The server and its templates take a moment to import, and --help must answer at once.
     import asyncio
 
+    from manyhands.cli.viewing.opening import opened_in_browser
     from manyhands.io.loopback import Address
     from manyhands.processes.event_loop import on_stop_signals, run_on_loop
     from manyhands.view.server import ViewOptions, serve
@@ -42,8 +41,10 @@ def run(argv: list[str]) -> int:
             print(f"note: {note}", flush=True)
         print(f"Runs in {', '.join(map(str, folders))}: {link} (Ctrl-C ends it)", flush=True)
         if options.open:
-            # Some browsers are waited for, and need their page meanwhile.
-            threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+            try:
+                at_end.enter_context(opened_in_browser(link, cache_folder()))
+            except OSError as error:
+                print(f"note: the link can't be opened from here: {error.filename}: {error.strerror}", flush=True)
 
     folders = [_folder(name) for name in options.folder or [DEFAULT_FOLDER]]
     address = Address.private(options.port) if options.private else Address.of(options.host, options.port)
@@ -57,7 +58,8 @@ def run(argv: list[str]) -> int:
         has_index=not options.no_index,
         is_live=not options.no_live,
     )
-    run_on_loop(stopped(serve(chosen, say)))
+    with ExitStack() as at_end:
+        run_on_loop(stopped(serve(chosen, say)))
     return 0
 
 
