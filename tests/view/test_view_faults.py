@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import http.client
 import os
 import random
@@ -462,6 +463,31 @@ def test_a_run_beside_its_copy_leads_to_both(tmp_path: Path, folder: Path) -> No
     with viewing(tmp_path, folder) as viewer:
         assert 'href="/difference?a=sound%3A1&amp;b=sound.1%3A1"' in viewer.page("/compare?runs=sound,sound.1").html
         assert 'href="/compare?runs=sound.1%2Csound"' in viewer.page("/compare?runs=sound.1,sound&after=3").html
+
+
+PASTED = "x\x15touch pwned\r\n\t\x1b[200~ it's \\ \u202eodd\udcff"
+"""The name of a folder that would type for whoever pastes it into a terminal."""
+
+
+def test_what_is_copied_types_nothing_into_a_terminal(
+    tmp_path: Path, folder: Path, made: Callable[[str], Path]
+) -> None:
+    evil = folder / PASTED
+    made("evil").rename(evil)
+    change(evil, "UPDATE items SET key = ? WHERE number = 1", PASTED.encode("utf-8", "replace").decode())
+    change(evil, "UPDATE items SET state = 'pending' WHERE number = 2")
+    change(evil, "INSERT OR REPLACE INTO totals VALUES ('failed', 'model', 1)")
+    with viewing(tmp_path, folder) as viewer:
+        pages = viewer.page("/runs/evil").html + viewer.page("/runs/evil/items").html
+    copied_texts = [html.unescape(text) for text in re.findall(r' data-(?:copy|command|key)="([^"]*)"', pages)]
+    assert [text for text in copied_texts if not text.isprintable()] == []
+    found = [text for text in copied_texts if text.startswith("manyhands ")]
+    assert len(found) >= 2
+    for command in found:
+        words = subprocess.run(
+            ["bash", "-c", f"manyhands() {{ printf '%s\\0' \"$@\"; }}; {command}"], capture_output=True, check=True
+        ).stdout.split(b"\0")
+        assert words[1] == os.fsencode(evil)
 
 
 # --- Owners and viewers that are killed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 from manyhands.cli.plain import shown_path, usage_text
 from manyhands.cli.plain import table as plain_table
 from manyhands.core.redaction import KNOWN, without_user_info
-from manyhands.core.text import cut, printable
+from manyhands.core.text import cut, printable, shell_quoted
 from manyhands.processes.output import raw_stream
 from manyhands.runs.folders import find_run, latest_run
 from manyhands.runs.ledger import ORDER
@@ -98,13 +97,13 @@ def program() -> str:
         return "manyhands"
     script = Path(sys.executable).parent / "manyhands"
     if script.is_file():
-        return shlex.quote(shown_path(script))
-    return f"{shlex.quote(shown_path(Path(sys.executable)))} -P -m manyhands"
+        return shell_quoted(shown_path(script))
+    return f"{shell_quoted(shown_path(Path(sys.executable)))} -P -m manyhands"
 
 
 def resume_command(folder: Path) -> str:
     """The command line that continues a run."""
-    return f"{program()} resume {shlex.quote(shown_path(folder))}"
+    return f"{program()} resume {shell_quoted(shown_path(folder))}"
 
 
 def view_line(folder: Path) -> str:
@@ -114,7 +113,7 @@ def view_line(folder: Path) -> str:
 
 def view_command(folder: Path) -> str:
     """The command line that shows a run in a browser."""
-    return f"{program()} view {shlex.quote(shown_path(folder))}"
+    return f"{program()} view {shell_quoted(shown_path(folder))}"
 
 
 def notice(text: str) -> None:

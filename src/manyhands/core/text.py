@@ -11,6 +11,7 @@ import codecs
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from heapq import nlargest
@@ -72,6 +73,20 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda found: _spelled(ord(found[0])), text)
 
 
+def shell_quoted(text: str) -> str:
+    """A text as a word of a command line to be read, copied and pasted. Unlike ``shlex.quote``, it leaves in no character that a terminal
+    would take for a key, or that a person would not see: these become escapes within ``$'…'``, which bash, zsh and ksh know."""
+    if _UNSAFE.search(text) is None and "\n" not in text and "\t" not in text:
+        return shlex.quote(text)
+    escaped = _UNSAFE.sub(lambda found: _bytes_spelled(found[0]), text.replace("\\", "\\\\").replace("'", "\\'"))
+    return "$'" + escaped.replace("\n", "\\n").replace("\t", "\\t") + "'"
+
+
+def shell_joined(words: Iterable[str]) -> str:
+    """A command line of such words."""
+    return " ".join(map(shell_quoted, words))
+
+
 def cut(text: str, max_length: int) -> str:
     """A text of at most ``max_length`` characters; the last one of a longer text becomes an ellipsis."""
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
@@ -91,6 +106,13 @@ def json_text(value: Json, *, indent: int | None = None) -> str:
 
 def _spelled(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _bytes_spelled(character: str) -> str:
+    """The bytes of a character in a file's name: half a character may stand for one byte (``os.fsdecode``)."""
+    is_byte = "\udc80" <= character <= "\udcff"
+    data = character.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def _escaped(character: str) -> str:

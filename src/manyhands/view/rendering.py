@@ -248,6 +248,11 @@ def tip(written: str) -> str:
     return cut(printable(written[: MAX_TIP + 1]), MAX_TIP)
 
 
+def for_clipboard(written: str) -> str:
+    """A text that may be pasted into a terminal, on one line: a key or a name may hold what would be taken for keys there."""
+    return printable(written).replace("\n", "\\x0a").replace("\t", "\\x09")
+
+
 def beginning(written: str) -> str:
     """A text, or the beginning of a very long one."""
     left_out = len(written) - MAX_BLOCK
@@ -303,6 +308,7 @@ _FILTERS: Mapping[str, Any] = {
     "beginning": beginning,
     "column_id": column_id,
     "tip": tip,
+    "for_clipboard": for_clipboard,
     "attribute_name": attribute_name,
     "safe_image": text.safe_data_image,
     "plain_text": text.plain,

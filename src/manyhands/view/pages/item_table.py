@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from manyhands.core.text import cut
+from manyhands.core.text import cut, shell_quoted
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser
 from manyhands.runs.shown.blocks import Cell, Column, Tone
@@ -434,7 +433,7 @@ def exports_of(site: Site, run: ShownRun, table: _Table, columns: Sequence[Colum
     """Where what the filters find can be had as files; the command that writes its conversations, as far as a command can choose them, or
     nothing; and what that command does not heed."""
     assert run.summary is not None
-    command = f"manyhands export {shlex.quote(run.summary['folder'])} --to openai"
+    command = f"manyhands export {shell_quoted(run.summary['folder'])} --to openai"
     states = [state for state in table.filters.states if state in _EXPORTED]
     chosen = [("columns", ",".join(column_id(column.name) for column in columns))]
     others = [name for name, _ in table.filters.query() if name not in ("state", "sort")]

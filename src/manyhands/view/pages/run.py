@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from time import time
 from typing import Any
 
 from manyhands.core.errors import ManyhandsError
-from manyhands.core.text import cut
+from manyhands.core.text import cut, shell_quoted
 from manyhands.engine.journal.browsing import MAX_CAUSES, UNREADABLE, JournalBrowser
 from manyhands.runs.ledger import left_to_do
 from manyhands.runs.shown.blocks import (
@@ -171,7 +170,7 @@ def notes(run: ShownRun) -> Iterator[Note]:
 def commands(run: ShownRun) -> Iterator[Command]:
     """What can be done about the run, as commands to copy."""
     assert run.summary is not None
-    folder, ledger = shlex.quote(run.summary["folder"]), run.summary["ledger"]
+    folder, ledger = shell_quoted(run.summary["folder"]), run.summary["ledger"]
     if not run.is_live and left_to_do(ledger):
         yield Command("To go on with it:", f"manyhands resume {folder}")
     if ledger["failed"]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from manyhands.core.outcomes import ItemState
-from manyhands.core.text import counted
+from manyhands.core.text import counted, shell_joined
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.browsing import UNREADABLE, DamagedRow
 from manyhands.engine.journal.lock import is_owned
@@ -154,7 +153,7 @@ class JobView(RunView):
             except DamagedBlob as error:
                 yield Note(f"How the rows stand in each stage can't be told: {error}", "bad")
         else:
-            command = shlex.join(["manyhands", "jobs", "status", str(self.reader.folder.absolute())])
+            command = shell_joined(["manyhands", "jobs", "status", str(self.reader.folder.absolute())])
             yield Note(f"To count how the rows stand in each stage: {command}", "muted")
         for number, stage in enumerate(stages, 1):
             blocks: list[Block] = [Text(str(stage["instruction"]), title="Instruction")]
@@ -227,7 +226,7 @@ def _output(status: JobStatus, folder: Path) -> Iterator[Block]:
     about = str(path)
     cell = Cell(path.name, about=about) if there else Cell("not written yet", tone="muted", about=about)
     yield Facts([Fact("Results", cell), Fact("Path", Cell(about))])
-    command = shlex.join(["manyhands", "jobs", "export", str(folder.absolute())])
+    command = shell_joined(["manyhands", "jobs", "export", str(folder.absolute())])
     yield Note(f"To write the table with the results so far: {command}")
 
 

@@ -3,12 +3,11 @@ tried."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from manyhands.core.jsonio import Json, as_text
-from manyhands.core.text import cut
+from manyhands.core.text import cut, shell_joined
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Note, Table, Text, Tone, Value
@@ -151,7 +150,7 @@ def _launch(step: RecordedStep, *, is_open: bool) -> Block:
 
 def _command(request: Mapping[str, Any]) -> str:
     words = request.get("command")
-    return shlex.join(map(str, words)) if isinstance(words, list) else ""
+    return shell_joined(map(str, words)) if isinstance(words, list) else ""
 
 
 def _tries(row: ItemRow, reader: JournalReader) -> Iterator[Block]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from manyhands.core.digests import digest
 from manyhands.core.errors import UserError
 from manyhands.core.statistics import POWER
-from manyhands.core.text import counted
+from manyhands.core.text import counted, shell_joined
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import (
     Block,
@@ -211,7 +210,7 @@ def _too_large(base: Side, candidate: Side) -> Note:
     words = ["manyhands", "eval", "compare", str(base.reader.folder), str(candidate.reader.folder)]
     for option, side in (("--base_target", base), ("--candidate_target", candidate)):
         words += [] if side.target is None else [option, side.target]
-    return Note(f"More than {MAX_COMPARED:,} items on a side are too many for a page: {shlex.join(words)}", "warn")
+    return Note(f"More than {MAX_COMPARED:,} items on a side are too many for a page: {shell_joined(words)}", "warn")
 
 
 # --- What it comes to
