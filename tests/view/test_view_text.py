@@ -17,11 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from manyhands.runs.shown.blocks import Text
 from manyhands.view import text as view_text
+from manyhands.view.links import Links
+from manyhands.view.rendering import Renderer
 from manyhands.view.text import (
     MAX_CODE,
     MAX_MARKDOWN,
     MAX_SLOW_CODE,
+    MAX_SLOW_PAGE_CODE,
     MAX_SPANS,
     code,
     markdown,
@@ -345,6 +349,8 @@ def test_code_is_kept(text: str, language: str) -> None:
         "((",
         "a: |\n ",
         "<a b=",
+        'r#"',
+        "<<E1\n<<E2\n<<E3\n",
     ],
 )
 def test_code_that_is_hard_to_colour_ends(language: str, part: str) -> None:
@@ -360,6 +366,24 @@ def test_code_that_is_too_long_is_plain() -> None:
     fence = f"```js\n{'1 ' * (MAX_SLOW_CODE // 3)}\n```\n"
     assert markdown(fence * 5).count("</pre>") == 5
     assert markdown(fence * 5).count("<code><span") == 1
+
+
+@pytest.mark.parametrize(("language", "line"), [("rust", 'r#"'), ("bash", "<<E{}\n")])
+def test_a_long_text_is_not_coloured_by_a_lexer_that_would_take_long(language: str, line: str) -> None:
+    text = "".join(line.format(number) for number in range(9000))
+    start = perf_counter()
+    assert "<span" not in code(text, language)
+    assert "<span" in code(text[:MAX_SLOW_CODE], language)
+    assert perf_counter() - start < 1
+
+
+def test_a_page_colours_no_more_code_than_one_text_may_hold_several_times() -> None:
+    renderer = Renderer(Links())
+    fence = Text(f"```js\n{'1 ' * (MAX_SLOW_CODE // 2 - 1)}\n```\n", form="markdown")
+    for _ in range(2):
+        html = renderer.part("blocks.html", "blocks", "run", [fence] * 30)
+        assert html.count('<code><span class="tok-') == MAX_SLOW_PAGE_CODE // MAX_SLOW_CODE
+    assert '<code><span class="tok-' in markdown(fence.text), "the limit is that of a page"
 
 
 def test_an_unknown_language_shows_terminal_colours() -> None:

@@ -93,7 +93,8 @@ class Renderer:
 
     def page(self, template: str, values: Mapping[str, Any]) -> str:
         """A page."""
-        return without_surrogates(self._environment.get_template(template).render(values))
+        with text.one_page():
+            return without_surrogates(self._environment.get_template(template).render(values))
 
     def streamed(self, template: str, values: Mapping[str, Any]) -> Iterator[str]:
         """A page, part by part."""
@@ -102,7 +103,8 @@ class Renderer:
     def part(self, template: str, macro: str, *values: Any) -> str:
         """What one macro of a template makes."""
         found = getattr(self._environment.get_template(template).module, macro)
-        return without_surrogates(str(found(*values)))
+        with text.one_page():
+            return without_surrogates(str(found(*values)))
 
     # Cells are most of what there is on most pages, and macros of templates take several times as long.
     def _cell(self, run: str, cell: Cell) -> Markup:

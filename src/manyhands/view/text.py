@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from html import escape
 from importlib.util import find_spec
@@ -36,6 +39,8 @@ MAX_CODE = 200_000
 """Characters of a text that is coloured."""
 MAX_SLOW_CODE = 8_000
 """The same for all code of one text in languages whose lexers may take long."""
+MAX_PAGE_CODE, MAX_SLOW_PAGE_CODE = 1_000_000, 10 * MAX_SLOW_CODE
+"""The same for all texts of a page: a page may show very many of them."""
 MAX_IMAGE = 4_000_000
 """Bytes of an image that stands in a conversation."""
 MAX_SPANS = 5_000
@@ -112,12 +117,38 @@ def _title(code: int) -> str:
     return f"U+{code:04X} {name}".rstrip()
 
 
+class _Colouring:
+    """How many characters of code may still be coloured."""
+
+    def __init__(self, code: float, slow: float) -> None:
+        self._left = {False: code, True: slow}
+
+    def takes(self, length: int, *, is_slow: bool) -> bool:
+        """Whether so many more may be."""
+        self._left[is_slow] -= length
+        return self._left[is_slow] >= 0
+
+
+_page: ContextVar[_Colouring | None] = ContextVar("page", default=None)
+
+
+@contextmanager
+def one_page() -> Iterator[None]:
+    """Within it, no more code is coloured than what a page may take, whatever the number of its texts."""
+    before = _page.set(_Colouring(MAX_PAGE_CODE, MAX_SLOW_PAGE_CODE))
+    try:
+        yield
+    finally:
+        _page.reset(before)
+
+
 class _Escaper:
     """Escapes the parts of one text, and sees to it that they do not become many times as long by marks and colours."""
 
     def __init__(self) -> None:
         self._spans_left = MAX_SPANS
-        self._slow_left = MAX_SLOW_CODE
+        self._colouring = _Colouring(math.inf, MAX_SLOW_CODE)
+        self._page = _page.get()
 
     def escaped(self, text: str) -> str:
         return _SPECIAL.sub(self._marked, escape(text.replace("\r\n", "\n")))
@@ -137,10 +168,12 @@ class _Escaper:
 
     def may_colour(self, length: int, max_length: int) -> bool:
         """Whether so many characters of code may be coloured, where ``max_length`` is the most of their language."""
-        if max_length <= MAX_SLOW_CODE:
-            self._slow_left -= length
-            return self._slow_left >= 0
-        return length <= max_length
+        is_slow = max_length <= MAX_SLOW_CODE
+        return (
+            length <= max_length
+            and self._colouring.takes(length, is_slow=is_slow)
+            and (self._page is None or self._page.takes(length, is_slow=is_slow))
+        )
 
     def _marked(self, found: re.Match[str]) -> str:
         count, code = len(found[0]), ord(found[0][0])
@@ -420,20 +453,20 @@ def _parsed(text: str) -> list[Token] | None:
 # --- Code
 
 _LEXERS = {
-    "bash": ("bash", "sh", "shell", "zsh"),
     "diff": ("diff", "patch"),
     "json": ("json", "jsonl"),
     "python": ("python", "py", "python3"),
-    "rust": ("rust", "rs"),
     "sql": ("sql",),
     "toml": ("toml",),
 }
 """Lexers that take linear time on any text, and the names of their languages."""
 _SLOW_LEXERS = {
+    "bash": ("bash", "sh", "shell", "zsh"),
     "css": ("css",),
     "go": ("go", "golang"),
     "html": ("html",),
     "javascript": ("javascript", "js"),
+    "rust": ("rust", "rs"),
     "typescript": ("typescript", "ts"),
     "xml": ("xml",),
     "yaml": ("yaml", "yml"),
