@@ -34,7 +34,7 @@ MAX_PAGE = 2_500_000
 """Bytes of a page: all of these have very long names everywhere."""
 ATTRIBUTES = re.compile(
     r"class|id|href|title|rel|dir|lang|name|value|type|role|tabindex|hidden|disabled|open|checked|selected|download|for|start|scope|"
-    r"colspan|rowspan|span|action|placeholder|inputmode|size|src|alt|defer|charset|content|sizes|media|"
+    r"colspan|rowspan|span|action|placeholder|inputmode|size|src|alt|loading|defer|charset|content|sizes|media|"
     r"data-[a-z-]+|aria-[a-z]+|viewBox|viewbox|width|height|x|y|cx|cy|r|d|fill|stroke|stroke-width|stroke-linecap|preserveaspectratio"
 )
 ELEMENTS = re.compile(

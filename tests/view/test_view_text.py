@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -457,7 +459,44 @@ def test_other_images_are_refused(url: str) -> None:
 
 def test_no_hostile_text_is_an_image_but_gifs() -> None:
     shown = {name for name, text in HOSTILE_TEXTS.items() if safe_data_image(text)}
-    assert shown == {"addresses: address data gif", "addresses: address data markup called gif"}
+    assert shown == {"addresses: address data gif"}
+
+
+def _image(kind: str, data: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _sized(width: int, height: int) -> dict[str, str]:
+    """Images of all kinds of a size, as far as their headers go; two GIFs, of which one has a small screen."""
+    png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, height)
+    comment = b"!\xfe\x02hi\x01!\0"
+    frame = b"," + struct.pack("<HHHH", 0, 0, width, height)
+    jpeg = b"\xff\xd8\xff\xe0\0\x04ab\xff\xff\xc2\0\x0b\x08" + struct.pack(">HH", height, width)
+    bits = struct.pack("<I", width - 1 | height - 1 << 14)
+    sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    webp = b"RIFF\0\0\0\0WEBP"
+    return {
+        "png": _image("png", png),
+        "gif screen": _image(
+            "gif", b"GIF89a" + struct.pack("<HHBBB", width, height, 0, 0, 0) + comment + b",\0\0\0\0\x01\0\x01\0"
+        ),
+        "gif picture": _image("gif", b"GIF89a\x01\0\x01\0\x80\0\0abcdef" + comment + frame),
+        "jpeg": _image("jpeg", jpeg),
+        "webp lossless": _image("webp", webp + b"VP8L\0\0\0\0/" + bits),
+        "webp canvas": _image("webp", webp + b"VP8X\0\0\0\0\0\0\0\0" + sides),
+        "webp": _image("webp", webp + b"VP8 \0\0\0\0abc\x9d\x01*" + struct.pack("<HH", width, height)),
+    }
+
+
+def test_an_image_of_too_many_pixels_is_not_shown() -> None:
+    for name, url in _sized(5000, 5000).items():
+        assert safe_data_image(url), name
+    for size in ((5000, 5001), (16000, 16000)):
+        assert [name for name, url in _sized(*size).items() if safe_data_image(url)] == []
+    for name, url in _sized(3, 3).items():
+        data = base64.b64decode(url.partition(",")[2])
+        kind = url[len("data:image/") :].partition(";")[0]
+        assert not any(safe_data_image(_image(kind, data[:end])) for end in range(len(data) - 2)), name
 
 
 # --- Colours

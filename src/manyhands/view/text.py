@@ -12,8 +12,9 @@ import base64
 import binascii
 import math
 import re
+import struct
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -43,6 +44,8 @@ MAX_PAGE_CODE, MAX_SLOW_PAGE_CODE = 1_000_000, 10 * MAX_SLOW_CODE
 """The same for all texts of a page: a page may show very many of them."""
 MAX_IMAGE = 4_000_000
 """Bytes of an image that stands in a conversation."""
+MAX_PIXELS = 25_000_000
+"""Of such an image. A few bytes may be very many of them, and a browser holds four bytes for each."""
 MAX_SPANS = 5_000
 """Marks and coloured stretches of one text; what comes after them is spelled out, or not coloured."""
 _MAX_NESTING = 40
@@ -585,12 +588,14 @@ def _line(depth: int) -> str:
 # --- Images
 
 _DATA_IMAGE = re.compile(r"data:image/(?:png|jpe?g|gif|webp);base64,", re.IGNORECASE)
+_MAX_PARTS = 2_000
+"""Of an image, in front of what says its size."""
 _SIGNATURES = {"png": b"\x89PNG\r\n\x1a\n", "jpeg": b"\xff\xd8\xff", "gif": b"GIF8", "webp": b"RIFF"}
 
 
 def safe_data_image(url: str) -> str | None:
-    """The ``data:`` address of a PNG, JPEG, GIF or WebP image of at most 4 MB, with the type that its first bytes say; None for any other
-    address, SVG among them."""
+    """The ``data:`` address of a PNG, JPEG, GIF or WebP image of at most 4 MB and 25 million pixels, with the type that its first bytes
+    say; None for any other address, SVG among them, and for an image whose size can't be told."""
     start = _DATA_IMAGE.match(url[:40])
     if start is None or len(url) > MAX_IMAGE * 3 // 2:
         return None
@@ -601,4 +606,74 @@ def safe_data_image(url: str) -> str | None:
     kind = next((kind for kind, signature in _SIGNATURES.items() if data.startswith(signature)), None)
     if kind is None or (kind == "webp" and data[8:12] != b"WEBP") or len(data) > MAX_IMAGE:
         return None
+    try:
+        width, height = _SIZES[kind](data)
+    except (struct.error, IndexError, ValueError):
+        return None
+    if not 0 < width * height <= MAX_PIXELS:
+        return None
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _png_size(data: bytes) -> tuple[int, int]:
+    """Width and height (PNG, third edition, section 11.2.1)."""
+    if data[12:16] != b"IHDR":
+        raise ValueError("its first chunk is no header")
+    width, height = struct.unpack_from(">II", data, 16)
+    return width, height
+
+
+def _gif_size(data: bytes) -> tuple[int, int]:
+    """Of the screen, or of the first picture where that is larger: browsers make room for it (GIF89a, sections 18 to 26)."""
+    width, height, flags = struct.unpack_from("<HHB", data, 6)
+    place = 13 + (6 << (flags & 7) if flags & 0x80 else 0)
+    for _ in range(_MAX_PARTS):
+        if data[place] == 0x2C:
+            left, top, own_width, own_height = struct.unpack_from("<HHHH", data, place + 1)
+            return max(width, left + own_width), max(height, top + own_height)
+        if data[place] != 0x21:
+            break
+        place += 2
+        for _ in range(_MAX_PARTS):  # the parts of an extension, each behind its length
+            length = data[place]
+            place += 1 + length
+            if not length:
+                break
+    raise ValueError("it holds no picture")
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    """Of the frame header, behind any number of other segments (ITU T.81, annex B)."""
+    place = 2
+    for _ in range(_MAX_PARTS):
+        mark, kind, length = struct.unpack_from(">BBH", data, place)
+        if mark != 0xFF:
+            break
+        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, place + 5)
+            return width, height
+        place += 1 if kind == 0xFF else 2 + length
+    raise ValueError("it has no frame header")
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Of the canvas, or of the only picture (RFC 9649, sections 2.5 to 2.7)."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        width, more_width, height, more_height = struct.unpack_from("<HBHB", data, 24)
+        return 1 + (width | more_width << 16), 1 + (height | more_height << 16)
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if kind != b"VP8 ":
+        raise ValueError("it holds no picture")
+    width, height = struct.unpack_from("<HH", data, 26)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+_SIZES: Mapping[str, Callable[[bytes], tuple[int, int]]] = {
+    "png": _png_size,
+    "jpeg": _jpeg_size,
+    "gif": _gif_size,
+    "webp": _webp_size,
+}
