@@ -3,8 +3,10 @@ place, very many who listen."""
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -111,6 +113,32 @@ def test_a_few_bytes_do_not_become_very_many(view: View) -> None:
 def test_an_item_that_is_too_large_says_so(view: View) -> None:
     run = ids_of(view)["bombs"]
     assert "too large to be shown" in quick(view, f"/runs/{run}/items").text
+
+
+def test_a_few_bytes_do_not_become_very_many_objects(tmp_path: Path) -> None:
+    run, count = make(tmp_path / "runs", "objects"), 2_000_000
+    blobs = [b"z" + zlib.compress(b"[%b]" % b",".join([each] * count)) for each in (b"{}", b"0")]
+    changed(run, "UPDATE items SET record = ? WHERE number = 1", blobs[0])
+    changed(run, "UPDATE items SET payload = ? WHERE number = 2", blobs[1])
+    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+        run_id = ids_of(view)["objects"]
+        began = monotonic()
+        assert quick(view, f"/runs/{run_id}/items").text.count("too large to be shown") == 2
+        assert "too large to be shown" in quick(view, f"/runs/{run_id}/items/1?tab=raw").text
+        assert monotonic() - began < SECONDS / 3
+
+
+def test_of_a_large_record_the_beginning_is_shown(tmp_path: Path) -> None:
+    run = make(tmp_path / "runs", "large")
+    changed(run, "UPDATE items SET record = ? WHERE number = 1", b"j[%b]" % b",".join([b"12345"] * 300_000))
+    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+        page = f"/runs/{ids_of(view)['large']}/items/1?tab=raw"
+        got = quick(view, page)
+        assert len(got.body) < 2_000_000
+        assert "more characters)" in got.text
+        link = re.search(r'href="([^"]*format=json[^"]*)"', got.text)
+        assert link is not None
+        assert len(json.loads(quick(view, html.unescape(link[1])).body)["record"]) == 300_000
 
 
 def test_json_that_is_too_deep_is_one_line(view: View) -> None:

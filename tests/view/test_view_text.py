@@ -418,6 +418,27 @@ def test_pretty_json_keeps_what_is_written() -> None:
     )
 
 
+@pytest.mark.parametrize("value", ['[0, {"a": "x,y"}, "\\"[,"]', '{"a": {"b": [1, 2.50, null, []]}, "c": "z"}'])
+def test_of_long_json_the_beginning_is_indented(value: str) -> None:
+    compact = json.dumps(json.loads(value), separators=(",", ":"))
+    for limit in range(1, 80):
+        shown, mark, missing = pretty_json(json.loads(value), limit).partition("\n… (")
+        assert json.dumps(json.loads(value), indent=2).startswith(shown.rstrip())
+        count = int(missing.partition(" ")[0]) if mark else 0
+        assert "".join(shown.split()) == "".join(compact[: len(compact) - count].split())
+    assert pretty_json(json.loads(value), 200) == json.dumps(json.loads(value), indent=2)
+
+
+def test_large_json_takes_no_longer_than_what_is_shown_of_it() -> None:
+    large = [0] * 3_000_000
+    start = perf_counter()
+    for value in (large, {"a": large}, json.dumps(large)):
+        shown = pretty_json(value)
+        assert shown.endswith(" more characters)")
+        assert len(shown) < 1_000_000
+    assert perf_counter() - start < 1
+
+
 def test_deep_json_stays_small() -> None:
     assert len(pretty_json("[" * 150 + "1," * 20_000 + "1" + "]" * 150)) < 1_000_000
     deep: list[object] = []

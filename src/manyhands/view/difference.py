@@ -107,7 +107,7 @@ def message_parts(message: Message) -> dict[str, str]:
     for number, call in enumerate(calls if isinstance(calls, list) else (), 1):
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
-            name, arguments = function.get("name"), pretty_json(function.get("arguments") or "")
+            name, arguments = function.get("name"), pretty_json(function.get("arguments") or "", MAX_CHARACTERS)
             parts[f"call {number}"] = f"{text_of(name)}\n{arguments}"
     return {name: text for name, text in parts.items() if text}
 

@@ -257,8 +257,7 @@ def for_clipboard(written: str) -> str:
 
 def beginning(written: str) -> str:
     """A text, or the beginning of a very long one."""
-    left_out = len(written) - MAX_BLOCK
-    return written if left_out <= 0 else f"{written[:MAX_BLOCK]}\n… ({left_out:,} more characters)"
+    return text.beginning(written, MAX_BLOCK)
 
 
 def column_id(name: str) -> str:

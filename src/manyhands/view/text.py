@@ -42,6 +42,8 @@ MAX_SLOW_CODE = 8_000
 """The same for all code of one text in languages whose lexers may take long."""
 MAX_PAGE_CODE, MAX_SLOW_PAGE_CODE = 1_000_000, 10 * MAX_SLOW_CODE
 """The same for all texts of a page: a page may show very many of them."""
+MAX_PRETTY = 400_000
+"""Characters of JSON that is indented."""
 MAX_IMAGE = 4_000_000
 """Bytes of an image that stands in a conversation."""
 MAX_PIXELS = 25_000_000
@@ -545,27 +547,35 @@ def _class_of(kind: Any) -> str:
 _JSON_PARTS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]\s*[\]}]|[][{},:]|[^][{},:"\s]++', re.DOTALL)
 
 
-def pretty_json(value: Json) -> str:
+def pretty_json(value: Json, limit: int = MAX_PRETTY) -> str:
     """JSON with line breaks and indentation. A text is taken for JSON text and stays what it is but for its blanks: numbers as they are
-    written, names that come twice. One that is no JSON object or list, or a broken one, is given back unchanged."""
+    written, names that come twice. One that is no JSON object or list, or a broken one, is given back unchanged. Of what would become
+    longer than ``limit`` the beginning, with how much of the JSON is left out."""
     if not isinstance(value, str):
         try:
-            return _indented(dumps(value).decode())
+            return _indented(dumps(value).decode(), limit)
         except RecursionError:
             return "JSON that is nested too deeply"
     if value.lstrip(" \t\r\n")[:1] not in ("{", "["):
-        return value
+        return beginning(value, limit)
+    if len(value) > MAX_PRETTY:
+        return beginning(
+            value, limit
+        )  # to look whether all of it is JSON may take as much memory as 30 times its length
     try:
         loads_outside(value)
     except (ValueError, RecursionError):
-        return value
-    return _indented(value)
+        return beginning(value, limit)
+    return _indented(value, limit)
 
 
-def _indented(document: str) -> str:
+def _indented(document: str, limit: int) -> str:
     out: list[str] = []
-    depth = 0
-    for part in _JSON_PARTS.findall(document):
+    depth = size = place = 0
+    for found in _JSON_PARTS.finditer(document, 0, limit):
+        if size > limit or document[place : found.start()].strip():
+            break  # the latter before a text that goes on behind the limit
+        place, part, before = found.end(), found[0], len(out)
         if part in ("{", "["):
             depth += 1
             out += (part, _line(depth))
@@ -578,7 +588,11 @@ def _indented(document: str) -> str:
             out.append(": ")
         else:
             out.append("".join(part.split()) if part[0] in "{[" else part)
-    return "".join(out)
+        size += sum(map(len, out[before:]))
+    if size <= limit:
+        out.append(document[place:limit].rstrip())
+        place = max(place, limit)
+    return f"{''.join(out)}{left_out(len(document) - place)}"
 
 
 def _line(depth: int) -> str:
@@ -677,3 +691,16 @@ _SIZES: Mapping[str, Callable[[bytes], tuple[int, int]]] = {
     "gif": _gif_size,
     "webp": _webp_size,
 }
+
+
+# --- Lengths and names
+
+
+def left_out(count: int) -> str:
+    """What stands behind the beginning of a text: how many characters are missing."""
+    return f"\n… ({count:,} more characters)" if count > 0 else ""
+
+
+def beginning(text: str, limit: int) -> str:
+    """A text, or of one that is longer than ``limit`` the beginning, which says so."""
+    return f"{text[:limit]}{left_out(len(text) - limit)}"

@@ -35,6 +35,8 @@ MAX_ROW_BYTES, MAX_ROWS_BYTES = 32 << 20, 64 << 20
 """Bytes of JSON that an item may hold to be shown, and all items of a page. A few bytes in the file may be very many."""
 MAX_CAUSES = 50
 """Causes of failures that are told apart."""
+_ELEMENT = 16
+"""Bytes that each list, object and comma counts for besides: two bytes of JSON may be an object that takes 64 in memory."""
 _MAX_USAGE = 1 << 10
 """Bytes of a step's usage, as it is stored: it is never so long that it is compressed."""
 _MAX_PAYLOAD = 1 << 18
@@ -373,15 +375,21 @@ def _outlined(
 
 
 def _unpacked_bytes(blobs: Iterable[Any], limit: int) -> int:
-    """How many bytes of JSON are in blobs together; of more than the limit just some number above it."""
+    """How many bytes of JSON are in blobs together, with what its elements count for; of more than the limit just some number above it."""
     total = 0
     for blob in blobs:
         if isinstance(blob, bytes) and blob[:1] == b"z":
             with suppress(zlib.error):  # it is said where it is read
-                total += len(zlib.decompressobj().decompress(blob[1:], max(1, limit + 1 - total)))
-        elif isinstance(blob, (bytes, str)):
-            total += len(blob)
+                total += _weight(zlib.decompressobj().decompress(blob[1:], max(1, limit + 1 - total)))
+        elif isinstance(blob, bytes):
+            total += _weight(blob)
+        elif isinstance(blob, str):
+            total += len(blob)  # damaged, and not read
     return total
+
+
+def _weight(data: bytes) -> int:
+    return len(data) + _ELEMENT * sum(map(data.count, (b",", b"[", b"{")))
 
 
 def _is_usage(blob: bytes | None) -> bool:

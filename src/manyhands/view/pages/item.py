@@ -14,6 +14,8 @@ from manyhands.runs.listing import ItemDetails, item_contents, item_details
 from manyhands.runs.shown.blocks import (
     Cell,
     Column,
+    Fact,
+    Facts,
     Fold,
     Lane,
     Lanes,
@@ -289,6 +291,8 @@ def _kinds(outlines: Sequence[StepOutline]) -> Table:
 
 
 def _raw(reader: JournalBrowser, row: ItemRow, attempt: int) -> Iterator[Section]:
+    everything = Link(item=row.number, query={"tab": "raw", "attempt": str(attempt), "format": "json"})
+    yield Section("", [Facts([Fact("All of it", Cell("as JSON", link=everything))])])
     yield Section("Record", [Value(row.record)], "What came of the item, in the workload's form.")
     yield Section("Payload", [Value(row.payload)], "What it was planned with.")
     steps = reader.outline(row.number, attempt, 0, _MAX_STEPS)
