@@ -17,11 +17,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from time import monotonic
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from manyhands.runs.shown.blocks import Note, Text, Value
+from manyhands.runs.shown.grades import graded_blocks
+from manyhands.view.links import Links
 from manyhands.view.live import MAX_LISTENERS
+from manyhands.view.rendering import Renderer
+from manyhands.view.text import MAX_PAGE_TEXT
 from tests.support.engine_runs import perform_steps_run
 from tests.support.served_views import Got, View, viewed
 
@@ -139,6 +145,41 @@ def test_of_a_large_record_the_beginning_is_shown(tmp_path: Path) -> None:
         link = re.search(r'href="([^"]*format=json[^"]*)"', got.text)
         assert link is not None
         assert len(json.loads(quick(view, html.unescape(link[1])).body)["record"]) == 300_000
+
+
+def test_of_very_many_failures_the_last_ones_are_listed(tmp_path: Path) -> None:
+    run = make(tmp_path / "runs", "failures")
+    changed(run, "UPDATE items SET message = ? WHERE number = 1", "long " * 200_000)
+    changed(
+        run,
+        "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000) "
+        "INSERT INTO failures(item, attempt, at, cause, message) SELECT 1, 1, 1.79e9, 'model', 'failure ' || n FROM n",
+    )
+    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+        got = quick(view, f"/runs/{ids_of(view)['failures']}/items/1?tab=attempts")
+    assert "2,800 earlier failures are not listed." in got.text
+    assert got.text.count("failure 29") == 100
+    assert "failure 2800<" not in got.text
+    assert got.text.count("long ") < 100_000
+    assert len(got.body) < 1_000_000
+
+
+def test_of_very_many_graders_some_are_shown() -> None:
+    many: list[Any] = [{"name": "g", "misses": ["m"] * 500, "scores": [{}] * 500}] * 300
+    blocks = [*graded_blocks({"grade": {"score": 1, "verdict": "pass", "scores": [{"scores": many}, *many]}})]
+    shown = Renderer(Links()).part("blocks.html", "blocks", "run", blocks)
+    assert len(shown) < 2_000_000
+    notes = re.findall(r"([0-9,]+) more (grader|line)s are in the record only", shown)
+    assert ("101", "grader") in notes  # on the uppermost level
+    assert ("300", "line") in notes
+    assert ("500", "line") in notes
+
+
+def test_a_page_holds_no_more_of_texts_than_it_can_bear() -> None:
+    blocks: list[Any] = [Value("v" * 300_000), Text("t" * 300_000), Note("n" * 300_000)] * 10
+    shown = Renderer(Links()).part("blocks.html", "blocks", "run", blocks)
+    assert MAX_PAGE_TEXT <= len(shown) < 1.1 * MAX_PAGE_TEXT
+    assert re.sub(r"<[^>]+>", "", shown).count(" more characters)") == 24
 
 
 def test_json_that_is_too_deep_is_one_line(view: View) -> None:

@@ -44,7 +44,7 @@ STATE_TONES: Mapping[str, Tone] = {
 LEDGER = ("completed", "discarded", "failed", "cancelled", "pending")
 """The states of items in the order in which they are shown."""
 MAX_BLOCK = 400_000
-"""Characters of a text or a JSON value that stands by itself."""
+"""Characters of a text that stands by itself."""
 MAX_TIP = 1000
 """Characters of what is shown when something is pointed at."""
 MAX_CELL = 20_000
@@ -257,7 +257,7 @@ def for_clipboard(written: str) -> str:
 
 def beginning(written: str) -> str:
     """A text, or the beginning of a very long one."""
-    return text.beginning(written, MAX_BLOCK)
+    return text.beginning_here(written, MAX_BLOCK)
 
 
 def column_id(name: str) -> str:
@@ -314,5 +314,5 @@ _FILTERS: Mapping[str, Any] = {
     "safe_image": text.safe_data_image,
     "plain_text": text.plain,
     "code": text.code,
-    "pretty": text.pretty_json,
+    "pretty": text.pretty_here,
 }

@@ -42,6 +42,8 @@ MAX_SLOW_CODE = 8_000
 """The same for all code of one text in languages whose lexers may take long."""
 MAX_PAGE_CODE, MAX_SLOW_PAGE_CODE = 1_000_000, 10 * MAX_SLOW_CODE
 """The same for all texts of a page: a page may show very many of them."""
+MAX_PAGE_TEXT, _MIN_TEXT = 2_000_000, 2_000
+"""Characters of all long texts and JSON values of a page, and what is shown of each at least."""
 MAX_PRETTY = 400_000
 """Characters of JSON that is indented."""
 MAX_IMAGE = 4_000_000
@@ -134,13 +136,25 @@ class _Colouring:
         return self._left[is_slow] >= 0
 
 
-_page: ContextVar[_Colouring | None] = ContextVar("page", default=None)
+class _Page:
+    """What there is still room for on a page."""
+
+    def __init__(self) -> None:
+        self.colouring = _Colouring(MAX_PAGE_CODE, MAX_SLOW_PAGE_CODE)
+        self.text = MAX_PAGE_TEXT
+
+    def limit(self, limit: int) -> int:
+        """How many characters of a text that may have so many are shown."""
+        return min(limit, max(_MIN_TEXT, self.text))
+
+
+_page: ContextVar[_Page | None] = ContextVar("page", default=None)
 
 
 @contextmanager
 def one_page() -> Iterator[None]:
-    """Within it, no more code is coloured than what a page may take, whatever the number of its texts."""
-    before = _page.set(_Colouring(MAX_PAGE_CODE, MAX_SLOW_PAGE_CODE))
+    """Within it, no more code is coloured and no more of long texts is shown than what a page may take, whatever their number."""
+    before = _page.set(_Page())
     try:
         yield
     finally:
@@ -177,7 +191,7 @@ class _Escaper:
         return (
             length <= max_length
             and self._colouring.takes(length, is_slow=is_slow)
-            and (self._page is None or self._page.takes(length, is_slow=is_slow))
+            and (self._page is None or self._page.colouring.takes(length, is_slow=is_slow))
         )
 
     def _marked(self, found: re.Match[str]) -> str:
@@ -547,6 +561,16 @@ def _class_of(kind: Any) -> str:
 _JSON_PARTS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]\s*[\]}]|[][{},:]|[^][{},:"\s]++', re.DOTALL)
 
 
+def pretty_here(value: Json) -> str:
+    """As ``pretty_json``, and as much as there is room for on the page."""
+    page = _page.get()
+    if page is None:
+        return pretty_json(value)
+    shown = pretty_json(value, page.limit(MAX_PRETTY))
+    page.text -= len(shown)
+    return shown
+
+
 def pretty_json(value: Json, limit: int = MAX_PRETTY) -> str:
     """JSON with line breaks and indentation. A text is taken for JSON text and stays what it is but for its blanks: numbers as they are
     written, names that come twice. One that is no JSON object or list, or a broken one, is given back unchanged. Of what would become
@@ -699,6 +723,15 @@ _SIZES: Mapping[str, Callable[[bytes], tuple[int, int]]] = {
 def left_out(count: int) -> str:
     """What stands behind the beginning of a text: how many characters are missing."""
     return f"\n… ({count:,} more characters)" if count > 0 else ""
+
+
+def beginning_here(text: str, limit: int) -> str:
+    """As ``beginning``, and as much as there is room for on the page."""
+    page = _page.get()
+    if page is not None:
+        limit = page.limit(limit)
+        page.text -= min(len(text), limit)
+    return beginning(text, limit)
 
 
 def beginning(text: str, limit: int) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from manyhands.core.outcomes import GRADE
+from manyhands.core.text import are, counted
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Note, Table, Text, Value
 from manyhands.runs.shown.cells import number_cell, score_cell, value_cell, verdict_cell
 
 _MAX_DEPTH = 6
 """Composites within composites that are shown; what is deeper is in the record."""
 _MAX_LINES = 200
-"""Hits, misses and checks of a grader that are shown."""
+"""Hits, misses and checks of a grader that are shown, and graders on one level."""
+_MAX_GRADERS, _MAX_ALL_LINES = 200, 2_000
+"""Graders of an item within all others that are shown with what they found, and hits, misses and checks of all of them."""
 _WIDTH = 300
 _GRADERS = (
     Column("grader", "Grader"),
@@ -52,9 +56,31 @@ def grade_blocks(
     yield Facts(facts, title="Grade")
     if scores:
         yield Table(_GRADERS, [_row(each) for each in scores[:_MAX_LINES]], title="Graders")
+        yield from _more(len(scores) - _MAX_LINES, "grader")
+    room = _Room()
     for each in scores[:_MAX_LINES]:
-        if blocks := list(_found(each, _MAX_DEPTH)):
+        if blocks := list(_found(each, _MAX_DEPTH, room)):
             yield _fold(each, blocks)
+
+
+@dataclass(slots=True)
+class _Room:
+    """How much more of an item's grade is shown: graders hold others, and each has lists of its own."""
+
+    graders: int = _MAX_GRADERS
+    lines: int = _MAX_ALL_LINES
+
+    def shown(self, lines: Sequence[Any]) -> Sequence[Any]:
+        """The lines that there is room for."""
+        found = lines[: min(_MAX_LINES, self.lines)]
+        self.lines -= len(found)
+        return found
+
+
+def _more(count: int, noun: str) -> Iterator[Block]:
+    """A note about those that are not shown; nothing if there are none."""
+    if count > 0:
+        yield Note(f"{counted(count, f'more {noun}')} {are(count)} in the record only.", "muted")
 
 
 def _fold(score: Mapping[str, Any], blocks: Sequence[Block]) -> Fold:
@@ -80,7 +106,7 @@ def _row(score: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
-def _found(score: Mapping[str, Any], depth: int) -> Iterator[Block]:
+def _found(score: Mapping[str, Any], depth: int, room: _Room) -> Iterator[Block]:
     """What a grader has to say besides its score."""
     if error := score.get("error"):
         yield Note(f"The grader itself failed: {error}", "bad")
@@ -92,16 +118,25 @@ def _found(score: Mapping[str, Any], depth: int) -> Iterator[Block]:
     checks = details.get("checks") if isinstance(details, Mapping) else None
     checks = [each for each in checks if isinstance(each, Mapping)] if isinstance(checks, list) else []
     if checks:
-        yield Table(_CHECKS, [_check(each) for each in checks[:_MAX_LINES]], title="Checks")
+        shown = room.shown(checks)
+        yield Table(_CHECKS, [_check(each) for each in shown], title="Checks")
+        yield from _more(len(checks) - len(shown), "check")
     lines = [("miss", each) for each in score.get("misses") or ()] + [("hit", each) for each in score.get("hits") or ()]
     if lines:
-        yield Table(_LINES, [_line(*each) for each in lines[:_MAX_LINES]], title="Misses and hits")
+        shown = room.shown(lines)
+        yield Table(_LINES, [_line(*each) for each in shown], title="Misses and hits")
+        yield from _more(len(lines) - len(shown), "line")
     if score.get("reasoning"):
         yield Text(str(score["reasoning"]), title="Reasoning")
     if isinstance(details, Mapping) and (rest := {name: each for name, each in details.items() if name != "checks"}):
         yield Fold("Details", [Value(rest)])
-    for each in score.get("scores") or () if depth else ():
-        yield _fold(each, [Table(_GRADERS, [_row(each)]), *_found(each, depth - 1)])
+    parts = score.get("scores") or ()
+    for place, each in enumerate(parts):
+        if not depth or room.graders <= 0:
+            yield from _more(len(parts) - place, "grader")
+            return
+        room.graders -= 1
+        yield _fold(each, [Table(_GRADERS, [_row(each)]), *_found(each, depth - 1, room)])
 
 
 def _line(found: str, text: Any) -> list[Cell]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.jsonio import pretty
+from manyhands.core.text import are, counted, cut
 from manyhands.engine.contract import ItemRow, RecordedStep, Workload
 from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser, StepOutline
 from manyhands.runs.folders import load_recorded
@@ -40,6 +41,10 @@ _MAX_READ = 200
 """Steps that the workload's own part is given."""
 _MAX_STEP_BYTES, _MAX_READ_BYTES = 1 << 20, 32 << 20
 """Bytes of JSON that one of these may hold, and all of them."""
+_MAX_LISTED, _MAX_EARLIER = 200, 10
+"""Failures and attempts that are listed, and records of earlier attempts: the latest ones."""
+_MAX_MESSAGE = 5_000
+"""Characters of a failure's message in a list of them."""
 TOGGLES = ("system", "reasoning", "tools", "metadata")
 """What can be hidden of a conversation."""
 TABS = ("conversation", "result", "timeline", "attempts", "raw")
@@ -204,26 +209,32 @@ def _attempts_label(row: ItemRow, details: ItemDetails) -> str:
 def attempt_sections(row: ItemRow, details: ItemDetails) -> Iterator[Section]:
     """Every attempt, and everything that went wrong."""
     rows: list[Sequence[Cell]] = []
-    for ended in details.given_up:
+    for ended in details.given_up[-_MAX_LISTED:]:
         is_latest = ended.attempt >= row.attempt  # a fresh one is to follow, but has not begun
         link = Link(item=row.number, query={} if is_latest else {"attempt": str(ended.attempt)})
         rows.append(
-            (Cell(str(ended.attempt), link=link), Cell("given up"), Cell(moment(ended.ended_at)), Cell(ended.reason))
+            (
+                Cell(str(ended.attempt), link=link),
+                Cell("given up"),
+                Cell(moment(ended.ended_at)),
+                _message(ended.reason),
+            )
         )
     rows.append(
         (
             Cell(str(row.attempt), link=Link(item=row.number)),
             Cell(row.state.value),
             Cell(moment(row.finished_at)),
-            Cell(row.message or row.reason or row.cause or ""),
+            _message(row.message or row.reason or row.cause or ""),
         )
     )
     columns = (Column("attempt", "attempt"), Column("state", "came to"), Column("at", "at (UTC)"), Column("why", "why"))
     about = f"It was executed {row.performances} time{'' if row.performances == 1 else 's'}, resumed attempts included."
+    about += _earlier_ones(len(details.given_up) - _MAX_LISTED, "attempt")
     yield Section("Attempts", [Table(columns, rows, about=about)])
     failures = [
-        (Cell(str(each.attempt)), Cell(moment(each.at)), Cell(each.cause, tone="bad"), Cell(each.message))
-        for each in details.failures
+        (Cell(str(each.attempt)), Cell(moment(each.at)), Cell(each.cause, tone="bad"), _message(each.message))
+        for each in details.failures[-_MAX_LISTED:]
     ]
     if failures:
         columns = (
@@ -232,11 +243,23 @@ def attempt_sections(row: ItemRow, details: ItemDetails) -> Iterator[Section]:
             Column("cause", "cause"),
             Column("message", "message"),
         )
-        yield Section("Failures", [Table(columns, failures)])
-    for earlier in details.earlier:
+        about = _earlier_ones(len(details.failures) - _MAX_LISTED, "failure").strip()
+        yield Section("Failures", [Table(columns, failures, about=about)])
+    if more := _earlier_ones(len(details.earlier) - _MAX_EARLIER, "record"):
+        yield Section("", [Note(more.strip(), "muted")])
+    for earlier in details.earlier[-_MAX_EARLIER:]:
         title = f"Attempt {earlier.attempt} had ended as {earlier.state}"
-        about = f"{earlier.message or earlier.why or ''} It was executed again {moment(earlier.reopened_at)}.".strip()
+        about = f"{cut(earlier.message or earlier.why or '', _MAX_MESSAGE)} It was executed again {moment(earlier.reopened_at)}.".strip()
         yield Section(title, [Fold("Its record", [Value(earlier.record)])], about)
+
+
+def _message(text: str) -> Cell:
+    return Cell(cut(text, _MAX_MESSAGE))
+
+
+def _earlier_ones(count: int, noun: str) -> str:
+    """A sentence about those that are not listed; nothing if there are none."""
+    return f" {counted(count, f'earlier {noun}')} {are(count)} not listed." if count > 0 else ""
 
 
 def _timeline(reader: JournalBrowser, row: ItemRow, attempt: int) -> Iterator[Section]:
