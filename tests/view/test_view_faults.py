@@ -465,6 +465,31 @@ def test_a_run_beside_its_copy_leads_to_both(tmp_path: Path, folder: Path) -> No
         assert 'href="/compare?runs=sound.1%2Csound"' in viewer.page("/compare?runs=sound.1,sound&after=3").html
 
 
+def test_a_run_that_says_it_is_another_does_not_take_its_place(
+    tmp_path: Path, folder: Path, made: Callable[[str], Path]
+) -> None:
+    with viewing(tmp_path, folder) as viewer:
+        assert "same id" not in viewer.page("/runs/sound").words
+        change(made("aaa"), "UPDATE meta SET value = ? WHERE name = 'run_id'", dumps("sound").decode())
+        change(folder / "aaa", "DELETE FROM items WHERE number > 2")
+        change(made("aab"), "UPDATE meta SET value = ? WHERE name = 'run_id'", dumps("sound.1").decode())
+        rows = viewer.page("/").html.split("<tr id=")
+        assert [row.count("id taken twice") for row in rows[1:] if ">aab<" not in row] == [1, 1]
+        assert len({row.partition(">")[0] for row in rows}) == len(rows)
+        assert_sound(viewer)
+        for _ in range(2):
+            (row,) = (row for row in viewer.page("/").html.split("<tr id=") if ">aaa<" in row)
+            other = row.partition('data-href="')[2].partition('"')[0]
+            assert other.startswith("/runs/sound.")
+            for page, mine, items in (("/runs/sound", "sound", ITEMS), (other, "aaa", 2)):
+                assert len(viewer.json(f"{page}/items")["items"]) == items
+                assert f"This is {folder / mine}." in viewer.page(f"{page}/items").words
+            change(folder / "aaa", "UPDATE items SET message = 'changed' WHERE number = 1")
+        shutil.rmtree(folder / "aaa")
+        assert set(viewer.runs()) == {"sound", "aab"}
+        assert "same id" not in viewer.page("/runs/sound").words
+
+
 PASTED = "x\x15touch pwned\r\n\t\x1b[200~ it's \\ \u202eodd\udcff"
 """The name of a folder that would type for whoever pastes it into a terminal."""
 

@@ -6,11 +6,11 @@ import asyncio
 import hashlib
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,7 +57,9 @@ class ShownRun:
     started_at: float | None
     """When its latest session began, in seconds since 1970 UTC."""
     copy: int = 0
-    """From 1 for folders that are copies of another one's run: they have its ``run_id``."""
+    """From 1 for folders that are copies of another one's run, or say so: they have its ``run_id``."""
+    same_id: tuple[Path, ...] = ()
+    """Other folders with its ``run_id``."""
 
     @property
     def id(self) -> str:
@@ -100,13 +102,8 @@ class Runs:
     def listed(self) -> list[ShownRun]:
         """All runs, those that were made last first. A folder that can't be looked into has a problem, and disturbs no other."""
         with self._lock:
-            copies: Counter[str] = Counter()
             found = {folder: self._looked_at(folder) for folder in self._run_folders()}
-            for folder, (signature, run) in found.items():
-                if run.summary is not None:
-                    copy = copies[run.summary["run_id"]]
-                    copies[run.summary["run_id"]] += 1
-                    found[folder] = signature, run if run.copy == copy else replace(run, copy=copy)
+            self._tell_apart(found)
             self._known = found
             self._by_id = {run.id: folder for folder, (_, run) in found.items() if run.id}
         return sorted((run for _, run in found.values()), key=_newest_first)
@@ -150,6 +147,25 @@ class Runs:
         """The result of something that takes a moment, computed in one of the threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
+    def _tell_apart(self, found: dict[Path, tuple[tuple[int, ...], ShownRun]]) -> None:
+        """Give each run an id of its own. A folder keeps what it had: no other takes the place of a run by saying that it is that run."""
+        folders: dict[str, list[Path]] = {}
+        for folder, (_, run) in found.items():
+            if run.summary is not None:
+                folders.setdefault(run.summary["run_id"], []).append(folder)
+        ids = {run.id for folder, (_, run) in found.items() if self._by_id.get(run.id) == folder}
+        for same in folders.values():
+            for folder in same:
+                signature, run = found[folder]
+                copy = run.copy
+                if self._by_id.get(run.id) != folder:
+                    copy = next(each for each in count() if replace(run, copy=each).id not in ids)
+                others = tuple(each for each in same if each != folder)
+                if (copy, others) != (run.copy, run.same_id):
+                    run = replace(run, copy=copy, same_id=others)
+                    found[folder] = signature, run
+                ids.add(run.id)
+
     def _is_still_there(self, folder: Path) -> bool:
         """Whether the journal in a folder is that of the run that was looked at: folders may be moved, and others take their places."""
         known = self._known.get(folder)
@@ -177,7 +193,7 @@ class Runs:
         if known is not None and known[0] == signature and not known[1].is_live:
             return known
         run = look_at(folder)
-        return signature, run if known is None else replace(run, copy=known[1].copy)
+        return signature, run if known is None else replace(run, copy=known[1].copy, same_id=known[1].same_id)
 
 
 @contextmanager
