@@ -419,6 +419,24 @@ def test_a_folder_has_all_of_several_runs(runs: dict[str, Path], tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["pages"]
 
 
+@pytest.mark.parametrize("name", ["thesis.txt", "runs/1/notes.html", "assets/link", "manyhands-report.txt.bak"])
+def test_a_folder_to_which_something_was_added_is_not_replaced(
+    runs: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    target = tmp_path / "pages"
+    write_run_folder([runs["small"]], target)
+    added = target / name
+    added.symlink_to(tmp_path) if name == "assets/link" else added.write_text("mine")
+    with pytest.raises(UserError, match=f"holds {name}, which is no file of the report"):
+        write_run_folder([runs["small"]], target)
+    assert os.path.lexists(added)
+    added.unlink()
+    (target / "index.html").write_text("changed")
+    write_run_folder([runs["small"]], target)
+    assert (target / "index.html").read_text() != "changed"
+    assert [path.name for path in tmp_path.iterdir()] == ["pages"]
+
+
 @in_browser
 def test_a_folder_in_a_browser(runs: dict[str, Path], driver: Browser, tmp_path: Path) -> None:
     target = tmp_path / "pages"

@@ -36,7 +36,7 @@ from manyhands.view.static.shown_items import ShownItems
 from manyhands.view.static.static_links import StaticLinks
 
 MARK = "manyhands-report.txt"
-"""The file by which a folder of pages is known to be one, so that a newer one may take its place."""
+"""The file by which a folder of pages is known to be one, so that a newer one may take its place. It lists all others."""
 ROWS = 500
 """Items of a page of the table."""
 _ITEMS_OF_FOLDER = 1000
@@ -111,11 +111,10 @@ def write_run_folder(
     """Write runs as pages into a folder, which appears under its name once it is whole.
 
     ``select``: which items, as ``Selection.parse`` takes it; none: all. ``plain``: texts of models are never taken for markdown. A folder
-    that is there is replaced if it is an earlier one of this program's; another one must be empty. Raises UserError (RunError for a run
-    that can't be read), StorageError.
+    that is there is replaced if it is an earlier one of this program's, to which nothing was added; another one must be empty. Raises
+    UserError (RunError for a run that can't be read), StorageError.
     """
-    if target.exists() and not (target / MARK).is_file() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target}: is there already, and is no earlier report")
+    _check_may_be_replaced(target)
     runs = [look_at(folder) for folder in dict.fromkeys(folders)]
     known: dict[str, Path] = {}
     for run in runs:
@@ -128,12 +127,31 @@ def write_run_folder(
         try:
             aside.mkdir(parents=True)
             written = _Folder(aside, runs, plain=plain).write(select)
+            _check_may_be_replaced(target)  # it may have taken long
             _take_place(aside, target)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise StorageError(f"{target}: can't be written ({error.strerror or error})") from error
     return written
+
+
+def _check_may_be_replaced(target: Path) -> None:
+    """Raises UserError where something would be lost."""
+    if not os.path.lexists(target):
+        return
+    mark = target / MARK
+    if not target.is_dir() or (not mark.is_file() and any(target.iterdir())):
+        raise UserError(f"{target}: is there already, and is no earlier report")
+    if not mark.is_file():
+        return
+    own = {MARK, *mark.read_text(encoding="utf-8", errors="replace").splitlines()}
+    for folder, folders, names in os.walk(target):
+        links = (name for name in folders if os.path.islink(os.path.join(folder, name)))
+        for name in (*names, *links):
+            path = Path(folder, name).relative_to(target)
+            if path.as_posix() not in own:
+                raise UserError(f"{target}: holds {path}, which is no file of the report that would be replaced")
 
 
 def _take_place(aside: Path, target: Path) -> None:
@@ -150,7 +168,7 @@ class _Folder:
         self._runs = runs
         self._links = FolderLinks({run.id: number for number, run in enumerate(runs, 1)})
         self._renderer = Renderer(self._links, plain=plain)
-        self._files = 0
+        self._written: list[str] = []
 
     def write(self, select: Sequence[str]) -> Written:
         for name in (*STYLES, *SCRIPTS):
@@ -164,8 +182,9 @@ class _Folder:
                     self._links.selected = {**self._links.selected, run.id: selected}
                 items += _RunPages(self, reader, run, f"runs/{number}", selected).write()
         self.page("index.html", "Runs", [Section("", [_run_table(self._runs)])])
-        self._put(MARK, ["Pages made by manyhands report. Begin with index.html.\n"])
-        return Written(len(self._runs), items, self._files)
+        about = "Pages made by manyhands report. Begin with index.html. All of its files:"
+        self._put(MARK, (f"{line}\n" for line in (about, *sorted(self._written))))
+        return Written(len(self._runs), items, len(self._written))
 
     def _put(self, path: str, parts: Iterable[str]) -> None:
         place = self._folder / path
@@ -173,7 +192,7 @@ class _Folder:
         with place.open("wb") as handle:
             for part in parts:
                 handle.write(part.encode())
-        self._files += 1
+        self._written.append(path)
 
     def page(
         self, path: str, title: str, sections: Iterable[Section], template: str = "static.html", **more: Any
