@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -48,6 +49,7 @@ from manyhands.runs.shown.blocks import (
 from manyhands.runs.shown.run_view import PageInfo, RunView
 from manyhands.view.static.document import write_document
 from manyhands.view.static.item_choice import evenly
+from manyhands.view.static.passing_on import STOPPING, PassingOn
 from manyhands.view.static.run_document import write_run_report
 from manyhands.view.static.run_folder import MARK, item_path, write_run_folder
 from manyhands.view.static.run_pages import workload_pages
@@ -55,6 +57,7 @@ from manyhands.workloads.memory.conversation.events import Event, EventType
 from manyhands.workloads.memory.conversation.tokens import counter_named
 from manyhands.workloads.memory.report.log_pages import log_blocks
 from tests.support.batches import run_command
+from tests.support.commands import batch_words, run, write_prompts
 from tests.support.hostile_runs import hostile_runs
 from tests.support.hostile_texts import HOSTILE_TEXTS
 from tests.support.made_journals import MadeStep, made_journal, write
@@ -417,6 +420,69 @@ def test_a_folder_has_all_of_several_runs(runs: dict[str, Path], tmp_path: Path)
     write_run_folder([runs[name] for name in ("b1", "e1", "j", "small")], target)
     assert {path.relative_to(target): path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["pages"]
+
+
+TOKEN = "ghp_" + "a1B2" * 9
+_KEY = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEpAIBAAKCAQEA7\n" * 3 + "-----END RSA PRIVATE KEY-----"
+_SAYS = [
+    f"my token is {TOKEN}",
+    f"```python\ntoken = '{TOKEN}'\n```",
+    f'```python\nkey = """{_KEY}"""\n```',
+    f"[a link](https://example.com/?token={TOKEN})",
+    f'<b title="{TOKEN}">',
+]
+
+
+@pytest.fixture(scope="module")
+def secret_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose prompts hold secrets."""
+    folder = tmp_path_factory.mktemp("secrets")
+    write_prompts(folder / "prompts.jsonl", _SAYS)
+    ended = run(*batch_words(folder, executor="local", sandbox="local", simulated_latency=0))
+    assert ended.code == 0, ended
+    return folder / "r"
+
+
+def _reports(run_folder: Path, target: Path, passing_on: PassingOn = STOPPING) -> str:
+    """All that both forms of report hold of a run, as it is written and as it is read."""
+    file = BytesIO()
+    write_run_report(file, run_folder, passing_on=passing_on)
+    write_run_folder([run_folder], target, passing_on=passing_on)
+    pages = [path for path in target.rglob("*") if path.suffix in (".html", ".txt")]
+    texts = [file.getvalue().decode(), *(path.read_text(encoding="utf-8") for path in pages)]
+    return "".join(each for text in texts for each in (text, unescape(re.sub(r"<[^>]*>", "", text))))
+
+
+def test_secrets_are_not_passed_on(secret_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"r item 1 holds what looks like a GitHub token; nothing was written. --redact"
+    ):
+        write_run_report(BytesIO(), secret_run)
+    with pytest.raises(UserError, match=r"holds what looks like .*; nothing was written"):
+        write_run_folder([secret_run], tmp_path / "pages")
+    assert list(tmp_path.iterdir()) == []
+    redacted = _reports(secret_run, tmp_path / "redacted", PassingOn(redact=True))
+    assert TOKEN not in redacted
+    assert "MIIEpAIBAAKCAQEA7" not in redacted
+    assert redacted.count("[redacted]") >= 2 * len(_SAYS)
+    assert TOKEN in _reports(secret_run, tmp_path / "kept", PassingOn(keep_secrets=True))
+
+
+def test_a_report_does_not_say_on_which_machine_and_where_a_run_was(secret_run: Path, tmp_path: Path) -> None:
+    kept = _reports(secret_run, tmp_path / "pages", PassingOn(keep_secrets=True))
+    assert "process " in kept
+    assert f"{socket.gethostname()}, process" not in kept
+    assert str(secret_run.parent) not in kept
+    assert "…/prompts.jsonl" in kept
+
+
+def test_the_command_stops_at_a_secret(secret_run: Path, tmp_path: Path) -> None:
+    words = ("report", str(secret_run), "-o", str(tmp_path / "r.html"))
+    stopped = run(*words)
+    assert (stopped.code, list(tmp_path.iterdir())) == (2, [])
+    assert "holds what looks like a GitHub token" in stopped.err
+    assert run(*words, "--redact").code == 0
+    assert TOKEN not in (tmp_path / "r.html").read_text()
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "runs/1/notes.html", "assets/link", "manyhands-report.txt.bak"])

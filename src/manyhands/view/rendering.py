@@ -58,10 +58,12 @@ _LAST_SECOND = 253402300799.0
 class Renderer:
     """Makes HTML of pages and of their parts."""
 
-    def __init__(self, links: Links, *, plain: bool = False, live: bool = True) -> None:
-        """``plain``: texts of models are never taken for markdown, and no images are shown. ``live``: pages are kept up to date."""
+    def __init__(self, links: Links, *, plain: bool = False, live: bool = True, colours: bool = True) -> None:
+        """``plain``: texts of models are never taken for markdown, and no images are shown. ``live``: pages are kept up to date.
+        ``colours``: whether code is coloured."""
         self.links = links
         self.plain = plain
+        self._colours = colours
         self._charts = 0
         self._environment = Environment(
             loader=PackageLoader("manyhands.view"),
@@ -93,7 +95,7 @@ class Renderer:
 
     def page(self, template: str, values: Mapping[str, Any]) -> str:
         """A page."""
-        with text.one_page():
+        with text.one_page(has_colours=self._colours):
             return without_surrogates(self._environment.get_template(template).render(values))
 
     def streamed(self, template: str, values: Mapping[str, Any]) -> Iterator[str]:
@@ -103,7 +105,7 @@ class Renderer:
     def part(self, template: str, macro: str, *values: Any) -> str:
         """What one macro of a template makes."""
         found = getattr(self._environment.get_template(template).module, macro)
-        with text.one_page():
+        with text.one_page(has_colours=self._colours):
             return without_surrogates(str(found(*values)))
 
     # Cells are most of what there is on most pages, and macros of templates take several times as long.

@@ -139,8 +139,8 @@ class _Colouring:
 class _Page:
     """What there is still room for on a page."""
 
-    def __init__(self) -> None:
-        self.colouring = _Colouring(MAX_PAGE_CODE, MAX_SLOW_PAGE_CODE)
+    def __init__(self, *, has_colours: bool) -> None:
+        self.colouring = _Colouring(MAX_PAGE_CODE, MAX_SLOW_PAGE_CODE) if has_colours else _Colouring(0, 0)
         self.text = MAX_PAGE_TEXT
 
     def limit(self, limit: int) -> int:
@@ -152,9 +152,10 @@ _page: ContextVar[_Page | None] = ContextVar("page", default=None)
 
 
 @contextmanager
-def one_page() -> Iterator[None]:
-    """Within it, no more code is coloured and no more of long texts is shown than what a page may take, whatever their number."""
-    before = _page.set(_Page())
+def one_page(*, has_colours: bool = True) -> Iterator[None]:
+    """Within it, no more code is coloured and no more of long texts is shown than what a page may take, whatever their number.
+    ``has_colours``: whether any code is coloured."""
+    before = _page.set(_Page(has_colours=has_colours))
     try:
         yield
     finally:

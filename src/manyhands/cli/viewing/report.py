@@ -34,11 +34,19 @@ def _write_file(folder: Path, path: Path, options: argparse.Namespace) -> int:
         raise UserError(f"--output {path}: is a folder")
     # Templates and what colours code take a moment to import, and --help must answer at once.
     from manyhands.io.files import bytes_written_aside
+    from manyhands.view.static.passing_on import PassingOn
     from manyhands.view.static.run_document import write_run_report
 
     with bytes_written_aside(path) as handle:
         most = DEFAULT_MB if options.most_mb is None else options.most_mb
-        contents = write_run_report(handle, folder, select=options.select, most_mb=most, plain=options.plain)
+        contents = write_run_report(
+            handle,
+            folder,
+            select=options.select,
+            most_mb=most,
+            plain=options.plain,
+            passing_on=PassingOn(options.redact, options.keep_secrets),
+        )
     size = path.stat().st_size / 1e6
     of = "" if contents.conversations == contents.items else f"{contents.conversations:,} of "
     print(f"{shown_path(path)}: {size:.1f} MB, {of}{counted(contents.items, 'item')} with conversations")
@@ -46,9 +54,11 @@ def _write_file(folder: Path, path: Path, options: argparse.Namespace) -> int:
 
 
 def _write_folder(folders: list[Path], target: Path, options: argparse.Namespace) -> int:
+    from manyhands.view.static.passing_on import PassingOn
     from manyhands.view.static.run_folder import write_run_folder
 
-    written = write_run_folder(folders, target, select=options.select, plain=options.plain)
+    passing_on = PassingOn(options.redact, options.keep_secrets)
+    written = write_run_folder(folders, target, select=options.select, plain=options.plain, passing_on=passing_on)
     about = f"{counted(written.runs, 'run')}, {counted(written.items, 'item')}, {counted(written.files, 'file')}"
     print(f"{shown_path(target / 'index.html')}: {about}")
     return 0
@@ -93,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"size of the file in MB: conversations of failed items come first, then those with the lowest scores, then an even choice of "
         f"the others (default: {DEFAULT_MB:g})",
     )
+    result.add_argument(
+        "--redact", action="store_true", help="replace secrets by [redacted] instead of stopping at the first"
+    )
+    result.add_argument("--keep_secrets", "--keep-secrets", action="store_true", help="do not look for secrets")
     result.add_argument("--plain", action="store_true", help="show texts of models as they are: no Markdown, no images")
     add_data_dir(result)
     return result

@@ -257,21 +257,37 @@ def _more(count: int) -> str:
     return f"… and {count:,} more" if count > 0 else ""
 
 
-def overview_sections(reader: JournalBrowser, status: RunStatus, files: Sequence[Section]) -> Iterator[Section]:
-    """Why items failed, what was changed, which files there are, the settings. ``files``: what the workload says of its files."""
+def overview_sections(
+    reader: JournalBrowser, status: RunStatus, files: Sequence[Section], *, is_passed_on: bool = False
+) -> Iterator[Section]:
+    """Why items failed, what was changed, which files there are, the settings. ``files``: what the workload says of its files;
+    ``is_passed_on``: nothing is said of the machine and of the folders on it."""
     if table := _causes(reader):
         yield Section(
             "Failures", [table], "Every failure, also those after which an item was executed again.", "failures"
         )
     if table := _details(status):
         yield Section("Why items have no result", [table])
-    yield from _history(reader, status)
+    yield from _history(reader, status, is_passed_on=is_passed_on)
     yield from files
     if not files and (listed := [*_files(reader)]):
         columns = (Column("file", "file"), Column("size", "size", is_number=True))
-        about = " ".join(filter(None, (str(reader.folder), _more(len(listed) - _FILES))))
+        folder = "" if is_passed_on else str(reader.folder)
+        about = " ".join(filter(None, (folder, _more(len(listed) - _FILES))))
         yield Section("Files", [Table(columns, listed[:_FILES], about=about)])
-    yield Section("Settings", [Fold("As recorded with the run", [Value(reader.meta("spec"))])])
+    spec = reader.meta("spec")
+    title = "As recorded with the run" + (", without the folders of files" if is_passed_on else "")
+    yield Section("Settings", [Fold(title, [Value(_without_folders(spec) if is_passed_on else spec)])])
+
+
+def _without_folders(value: Any) -> Any:
+    """Settings with the names of files in the place of their absolute paths."""
+    if isinstance(value, dict):
+        return {name: _without_folders(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(each) for each in value]
+    is_path = isinstance(value, str) and value.startswith("/") and value.count("/") > 1 and "\n" not in value
+    return f"…/{value.rstrip('/').rpartition('/')[2]}" if is_path else value
 
 
 def _causes(reader: JournalBrowser) -> Table | None:
@@ -319,7 +335,7 @@ def _link_to(state: str, why: str) -> Link | None:
     return None if state == "pending" else Link(query={"state": state, "why": why})
 
 
-def _history(reader: JournalBrowser, status: RunStatus) -> Iterator[Section]:
+def _history(reader: JournalBrowser, status: RunStatus, *, is_passed_on: bool) -> Iterator[Section]:
     sessions = [
         (
             Cell(str(each.number), each.number),
@@ -328,7 +344,7 @@ def _history(reader: JournalBrowser, status: RunStatus) -> Iterator[Section]:
             Cell(cut(each.ending or "", _MAX_NAME), tone="" if each.ending else "warn")
             if each.ending
             else Cell("no end recorded", tone="muted"),
-            Cell(f"{each.host}, process {each.process}"),
+            Cell(f"process {each.process}" if is_passed_on else f"{each.host}, process {each.process}"),
         )
         for each in reader.sessions(_SESSIONS + 1)
     ]
@@ -347,7 +363,7 @@ def _history(reader: JournalBrowser, status: RunStatus) -> Iterator[Section]:
             (
                 Cell((each["at"] or "").replace("T", " ").removesuffix("Z")),
                 Cell(cut(each["text"], _MAX_TEXT)),
-                Cell(cut(each["given_by"], _MAX_NAME)),
+                Cell(cut(each["given_by"].partition("@")[0] if is_passed_on else each["given_by"], _MAX_NAME)),
             )
             for each in status["orders"]
         ]

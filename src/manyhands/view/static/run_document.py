@@ -22,6 +22,7 @@ from manyhands.view.rendering import Renderer
 from manyhands.view.source import ShownRun, explained, look_at
 from manyhands.view.static.document import as_part, inline_parts, without_blanks
 from manyhands.view.static.item_choice import Candidates, candidates, evenly
+from manyhands.view.static.passing_on import STOPPING, PassingOn, without_folders
 from manyhands.view.static.run_pages import WorkloadPage, overview, workload_pages
 from manyhands.view.static.shown_items import ShownItems
 from manyhands.view.static.static_links import RunDocumentLinks
@@ -69,13 +70,15 @@ def write_run_report(
     select: Sequence[str] = (),
     most_mb: float = MOST_MB,
     plain: bool = False,
+    passing_on: PassingOn = STOPPING,
 ) -> Contents:
     """Write a run as one HTML file of no more than ``most_mb`` (10⁶ bytes).
 
     ``select``: which items, as ``Selection.parse`` takes it; none: all, those that failed first, then those with the lowest scores, then an
     even choice over the others. ``plain``: texts of models are never taken for markdown. In the head is counted what there is no room for,
     and what is left out besides: items that the input does not name any more, and conversations of attempts before the latest ones. The
-    same run gives the same bytes, once it has ended. Raises UserError (RunError if the run can't be read).
+    same run gives the same bytes, once it has ended. Raises UserError (RunError if the run can't be read, SecretFound
+    for what ``passing_on`` finds).
     """
     shown = look_at(folder)
     if shown.summary is None:
@@ -84,7 +87,7 @@ def write_run_report(
         selected = None
         if select:
             selected = {each.number for each in Selection.parse(select).found(reader)}
-        return _Report(reader, shown, selected, int(most_mb * 1e6), plain=plain).write(handle)
+        return _Report(reader, shown, selected, int(most_mb * 1e6), passing_on, plain=plain).write(handle)
 
 
 @dataclass(slots=True)
@@ -105,16 +108,24 @@ class _Chosen:
 
 class _Report:
     def __init__(
-        self, reader: JournalBrowser, shown: ShownRun, selected: Collection[int] | None, most: int, *, plain: bool
+        self,
+        reader: JournalBrowser,
+        shown: ShownRun,
+        selected: Collection[int] | None,
+        most: int,
+        passing_on: PassingOn,
+        *,
+        plain: bool,
     ) -> None:
         self._reader = reader
         self._shown = shown
         self._selected = selected
         self._most = most
+        self._passing_on = passing_on
         self._view: RunView = view_of(reader)
         self._links = RunDocumentLinks(shown.id, [info.name for info in self._view.pages()])
         self._plain = plain
-        self._renderer = Renderer(self._links, plain=plain)
+        self._renderer = Renderer(self._links, plain=plain, colours=not passing_on.redact)
         self._status: RunStatus = run_status(reader)
         self._candidates: Candidates = candidates(reader, selected)
 
@@ -128,10 +139,11 @@ class _Report:
         with TemporaryFile() as aside:
             chosen = self._written_aside(aside, self._most - fixed - _MARGIN)
             self._links.shown = {number for number, *_ in chosen.all}
-            self._renderer = Renderer(self._links, plain=self._plain)
+            self._renderer = Renderer(self._links, plain=self._plain, colours=not self._passing_on.redact)
             behind = [*map(self._page_part, pages), self._table_part(table), *self._talks(aside, chosen)]
             for part in self._head(sections, chosen, behind):
-                handle.write(part.encode())
+                clean = self._passing_on.html(without_folders(part, [self._shown.folder]), self._shown.folder.name)
+                handle.write(clean.encode())
         return Contents(self._candidates.items, len(chosen.all))
 
     def _size(self, parts: Iterable[str]) -> int:
@@ -282,9 +294,10 @@ class _Report:
         for title, found in zip(titles, (chosen.failed, chosen.lowest, chosen.others), strict=True):
             if found:
                 yield part("static_parts.html", "begin", title)
-                for _, begin, end in found:
+                for number, begin, end in found:
                     aside.seek(begin)
-                    yield aside.read(end - begin).decode()
+                    place = f"{self._shown.folder.name} item {number}"
+                    yield self._passing_on.html(aside.read(end - begin).decode(), place)
                 yield part("static_parts.html", "end")
 
 

@@ -31,6 +31,7 @@ from manyhands.view.pages.run import ledger_values, notes
 from manyhands.view.rendering import STATE_TONES, Renderer, duration, money, short, since
 from manyhands.view.source import ShownRun, explained, look_at
 from manyhands.view.static.document import SCRIPTS, STYLES, as_part, resource
+from manyhands.view.static.passing_on import STOPPING, PassingOn, without_folders
 from manyhands.view.static.run_pages import overview, workload_pages
 from manyhands.view.static.shown_items import ShownItems
 from manyhands.view.static.static_links import StaticLinks
@@ -106,13 +107,18 @@ def item_path(number: int, page: int = 1, attempt: str = "") -> str:
 
 
 def write_run_folder(
-    folders: Sequence[Path], target: Path, *, select: Sequence[str] = (), plain: bool = False
+    folders: Sequence[Path],
+    target: Path,
+    *,
+    select: Sequence[str] = (),
+    plain: bool = False,
+    passing_on: PassingOn = STOPPING,
 ) -> Written:
     """Write runs as pages into a folder, which appears under its name once it is whole.
 
     ``select``: which items, as ``Selection.parse`` takes it; none: all. ``plain``: texts of models are never taken for markdown. A folder
     that is there is replaced if it is an earlier one of this program's, to which nothing was added; another one must be empty. Raises
-    UserError (RunError for a run that can't be read), StorageError.
+    UserError (RunError for a run that can't be read, SecretFound for what ``passing_on`` finds), StorageError.
     """
     _check_may_be_replaced(target)
     runs = [look_at(folder) for folder in dict.fromkeys(folders)]
@@ -126,7 +132,7 @@ def write_run_folder(
     try:
         try:
             aside.mkdir(parents=True)
-            written = _Folder(aside, runs, plain=plain).write(select)
+            written = _Folder(aside, runs, passing_on, plain=plain).write(select)
             _check_may_be_replaced(target)  # it may have taken long
             _take_place(aside, target)
         finally:
@@ -163,11 +169,12 @@ def _take_place(aside: Path, target: Path) -> None:
 
 
 class _Folder:
-    def __init__(self, folder: Path, runs: Sequence[ShownRun], *, plain: bool) -> None:
+    def __init__(self, folder: Path, runs: Sequence[ShownRun], passing_on: PassingOn, *, plain: bool) -> None:
         self._folder = folder
         self._runs = runs
         self._links = FolderLinks({run.id: number for number, run in enumerate(runs, 1)})
-        self._renderer = Renderer(self._links, plain=plain)
+        self._renderer = Renderer(self._links, plain=plain, colours=not passing_on.redact)
+        self._passing_on = passing_on
         self._written: list[str] = []
 
     def write(self, select: Sequence[str]) -> Written:
@@ -191,7 +198,8 @@ class _Folder:
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("wb") as handle:
             for part in parts:
-                handle.write(part.encode())
+                shown = without_folders(part, [run.folder for run in self._runs])
+                handle.write(self._passing_on.html(shown, path).encode())
         self._written.append(path)
 
     def page(
@@ -230,7 +238,7 @@ class _Folder:
 
     def text(self, path: str, text: str) -> None:
         """Write a text."""
-        self._put(path, [text.encode("utf-8", "replace").decode()])
+        self._put(path, [self._passing_on.text(text.encode("utf-8", "replace").decode(), path)])
 
 
 class _RunPages:

@@ -32,7 +32,10 @@ def overview(reader: JournalBrowser, view: RunView, status: RunStatus) -> list[S
     """What stands on the page of the run."""
     head = head_sections(view)
     files = [section for section in head if section.title == _FILES]
-    return [*(each for each in head if each.title != _FILES), *overview_sections(reader, status, files)]
+    return [
+        *(each for each in head if each.title != _FILES),
+        *overview_sections(reader, status, files, is_passed_on=True),
+    ]
 
 
 def workload_pages(view: RunView, most: int) -> Iterator[WorkloadPage]:
