@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ OF_AGENTS: dict[str, Any] = {
     "tool_timeout": 180.0,
 }
 """What earlier versions recorded with runs of the memory benchmark."""
+STAGES = [{"name": "a", "instruction": "b", "output_schema": {"type": "object"}}]
 
 
 def as_recorded_earlier(folder: Path, **options: Any) -> None:
@@ -78,6 +80,30 @@ def test_runs_that_ask_the_judge_alone_take_all_that_the_benchmark_recorded(kind
     found = kind.from_record(recorded, data_dir="elsewhere")
     assert (getattr(found, "judge_model", None), getattr(found, "concurrency", None)) == ("judge", 7)
     assert kind.from_record(found.recorded()).recorded() == found.recorded()
+
+
+OF_A_FILE = [
+    (BatchSpec, {"dataset_file": "d", "run_name": "r", "batch_size": 1}, "extra_body", {"a": 1}, "PATH"),
+    (MemorySpec, {"configuration": "c.yml", "agent_name": ["forgetful"]}, "extra_body", {"a": 1}, "PATH"),
+    (JobSpec, {"csv_path": "t.csv"}, "output_schema", {"type": "object"}, "PATH"),
+    (JobSpec, {"csv_path": "t.csv"}, "stages", STAGES, "PATH"),
+    (JobSpec, {"csv_path": "t.csv"}, "stages", STAGES, [{"name": "a", "instruction": "b", "output_schema": "PATH"}]),
+    (JobSpec, {"csv_path": "t.csv"}, "stages", STAGES, [{"name": "a", "instruction_file": "PATH"}]),
+    (JobSpec, {"csv_path": "t.csv"}, "stages", STAGES, [{"name": "a", "instruction-file": "PATH"}]),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "name", "sound", "naming"), OF_A_FILE)
+def test_no_file_is_read_for_what_is_recorded(
+    tmp_path: Path, kind: type[Settings], given: dict[str, Any], name: str, sound: Any, naming: Any
+) -> None:
+    file = tmp_path / "private.json"
+    file.write_text(json.dumps(sound))
+    kind.make({**given, name: sound})
+    recorded = {**given, name: json.loads(json.dumps(naming).replace("PATH", str(file)))}
+    with pytest.raises(ValueError, match=f"^{name} must (be|hold) [^/]*, not "):
+        kind.from_record(recorded)
+    assert kind.from_record({**given, name: sound}).recorded()[name] == sound
 
 
 async def test_what_no_version_recorded_is_refused(tmp_path: Path) -> None:

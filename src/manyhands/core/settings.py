@@ -62,6 +62,8 @@ class Field:
     annotation: Any = None
     read: Callable[[Any], Any] = str
     """Makes the value of what is given. Raises ValueError."""
+    read_recorded: Callable[[Any], Any] = str
+    """The same of what is recorded."""
 
     @property
     def required(self) -> bool:
@@ -93,7 +95,8 @@ class Settings:
         super().__init_subclass__(**more)
         for name, field in [(name, field) for name, field in vars(cls).items() if isinstance(field, Field)]:
             annotation = _evaluated(cls.__annotations__[name], cls)
-            setattr(cls, name, replace(field, annotation=annotation, read=_reader(annotation)))
+            read, read_recorded = _reader(annotation), _recorded_reader(annotation)
+            setattr(cls, name, replace(field, annotation=annotation, read=read, read_recorded=read_recorded))
         found = [(name, field) for each in reversed(cls.__mro__) for name, field in vars(each).items()]
         cls.fields = MappingProxyType({name: field for name, field in found if isinstance(field, Field)})
 
@@ -168,9 +171,14 @@ class Settings:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], **others: Any) -> Self:
-        """What ``recorded`` gave, also in an earlier version. ``others``: settings that are not recorded. Raises ValueError."""
+        """What ``recorded`` gave, also in an earlier version. ``others``: settings that are not recorded. Raises ValueError. No file is
+        read: nobody knows who wrote a record."""
         known = {name: value for name, value in record.items() if name in cls.fields or name not in cls.retired}
-        return cls(**{**known, **others})
+        values = {**known, **others}
+        checked, problems = cls._checked(values, str, recorded=known.keys() - others.keys())
+        if problems:
+            raise ValueError("\n".join(problems))
+        return cls._of(checked, values)
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """The same settings but for these values, which are not checked and count as given."""
@@ -189,8 +197,11 @@ class Settings:
         return value
 
     @classmethod
-    def _checked(cls, values: Mapping[str, Any], spell: Callable[[str], str]) -> tuple[dict[str, Any], list[str]]:
-        """The values of all settings, and what is wrong with those that were given, in plain words, a line each."""
+    def _checked(
+        cls, values: Mapping[str, Any], spell: Callable[[str], str], recorded: Collection[str] = ()
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The values of all settings, and what is wrong with those that were given, in plain words, a line each. ``recorded``: those that
+        are as a run folder has them."""
         checked, problems = {}, []
         for name, field in cls.fields.items():
             if name not in values:
@@ -199,7 +210,8 @@ class Settings:
                     problems.append(f"{spell(name)} is required")
                 continue
             try:
-                checked[name] = cls.check(name, field.read(values[name]))
+                read = field.read_recorded if name in recorded else field.read
+                checked[name] = cls.check(name, read(values[name]))
             except ValueError as error:
                 got = "" if field.about.secret else f", not {shown(values[name])}"
                 problems.append(f"{spell(name)} {error}{got}")
@@ -227,6 +239,8 @@ class Checked:
     heed it, too."""
 
     read: Callable[[Any], Any]
+    recorded: Callable[[Any], Any] | None = None
+    """The same of what is recorded, where ``read`` may take a file's name in place of what is in the file; that is not done there."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         from pydantic_core import core_schema  # large, and no settings need it
@@ -252,6 +266,12 @@ def _reader(annotation: Any) -> Callable[[Any], Any]:
         return readers[get_origin(annotation) or annotation]
     except KeyError:
         raise TypeError(f"a setting of type {annotation} needs what reads it: Annotated[…, Checked(…)]") from None
+
+
+def _recorded_reader(annotation: Any) -> Callable[[Any], Any]:
+    """The same of what is recorded."""
+    own = (part.recorded for part in getattr(annotation, "__metadata__", ()) if isinstance(part, Checked))
+    return next(own, None) or _reader(annotation)
 
 
 def _unless_none(read: Callable[[Any], Any], value: Any) -> Any:

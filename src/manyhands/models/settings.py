@@ -25,7 +25,7 @@ from manyhands.core.settings import (
 from manyhands.models.addresses import Addresses, read_addresses
 from manyhands.models.headers import Header, read_headers
 from manyhands.models.hosts import ALWAYS, NOT_SENT
-from manyhands.runs.options import LIMITS, MODEL, json_object
+from manyhands.runs.options import LIMITS, MODEL, json_object, recorded_object
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 """Reasoning efforts, from least to most."""
@@ -74,6 +74,10 @@ def _extra_body(value: Any) -> dict[str, Any] | None:
     if found is not None and len(json.dumps(found)) > _MAX_BODY:
         raise ValueError(f"must be at most {_MAX_BODY >> 10} KiB long")
     return found or None
+
+
+def _recorded_body(value: Any) -> dict[str, Any] | None:
+    return _extra_body(recorded_object(value))
 
 
 def _secrets_in(value: Any, within: str = "") -> Iterator[tuple[str, Any]]:
@@ -244,7 +248,7 @@ class CallSettings(Settings):
         identity=True,
         value="auto|none|required|NAME",
     )
-    extra_body: Annotated[dict[str, Any] | None, Checked(_extra_body)] = setting(
+    extra_body: Annotated[dict[str, Any] | None, Checked(_extra_body, _recorded_body)] = setting(
         None,
         "JSON object that is merged into every request, or a file that holds it, for what an endpoint has of its own.",
         group=MODEL,

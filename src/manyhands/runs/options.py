@@ -86,6 +86,13 @@ def json_object(value: Any) -> dict[str, Any] | None:
     return found
 
 
+def recorded_object(value: Any) -> dict[str, Any] | None:
+    """An object, as it is recorded. Raises ValueError for anything else, also for the name of a file that holds one."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError("must be a JSON object")
+    return json_object(value)
+
+
 class FileSettings(Settings):
     """Settings that may name files and folders. A subclass adds its own to the class variables below."""
 

@@ -45,11 +45,13 @@ from manyhands.runs.options import (
     ResumeSettings,
     json_object,
     read_text,
+    recorded_object,
 )
 from manyhands.sandboxes.project import checked_project
 from manyhands.workloads.csv_jobs.rows.columns import column_list
 from manyhands.workloads.csv_jobs.stages.definitions import (
     Definitions,
+    recorded_stages,
     stages_of_columns,
     stages_of_file,
     stages_of_records,
@@ -180,7 +182,7 @@ class TaskSettings(FileSettings):
     instruction_file: OptionalPath = setting(
         None, "File with the instruction.", group=JOB, recorded=False, value="FILE"
     )
-    stages: Annotated[Definitions | None, Checked(_stages)] = setting(
+    stages: Annotated[Definitions | None, Checked(_stages, recorded_stages)] = setting(
         None,
         "YAML or JSON file with several instructions instead of one: a list of name, instruction, output_schema, when.",
         group=JOB,
@@ -193,7 +195,7 @@ class TaskSettings(FileSettings):
         group=JOB,
         value="FILE",
     )
-    output_schema: Annotated[dict[str, Any] | None, Checked(json_object)] = setting(
+    output_schema: Annotated[dict[str, Any] | None, Checked(json_object, recorded_object)] = setting(
         None,
         "JSON Schema (draft 2020-12) for results: a file or inline JSON. Workers get the violations.",
         group=JOB,

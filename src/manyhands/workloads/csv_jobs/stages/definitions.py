@@ -99,6 +99,18 @@ def stages_of_records(records: Sequence[Mapping[str, Any]]) -> Definitions:
     return _of_list(list(records), Location(_STAGES), Path())
 
 
+def recorded_stages(value: Any) -> Definitions | None:
+    """Stages as a job records them. Raises UserError, and ValueError for what would have a file read."""
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, Mapping) for each in value):
+        raise ValueError("must be a list of mappings")
+    # A stage that is given may name its files by these keys or others.
+    if any(each.keys() - Definition.__annotations__ or isinstance(each.get("output_schema"), str) for each in value):
+        raise ValueError("must hold what is in the files that stages name")
+    return stages_of_records(value)
+
+
 def stages_of_file(name: str) -> Definitions:
     """The stages of a YAML or JSON file: a list, or a mapping with the list as ``stages``. Files that it names are relative to it.
 
