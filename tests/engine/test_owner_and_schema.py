@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import threading
 import time
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
@@ -139,6 +140,38 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
         perform_steps_run(tmp_path, SPEC)
     with pytest.raises(RunError, match="not a run database"):
         open_reader(tmp_path).counts()
+
+
+NO_PLAIN_TABLES = {
+    "meta": "ALTER TABLE meta RENAME TO m; CREATE VIEW meta AS SELECT name, value FROM m",
+    "steps": "ALTER TABLE steps RENAME TO s; CREATE VIEW STEPS AS SELECT * FROM s",
+    "sessions": "ALTER TABLE sessions ADD COLUMN more AS (zeroblob(1000))",
+    "earlier_outcomes": "DROP TABLE earlier_outcomes; CREATE VIRTUAL TABLE earlier_outcomes USING rtree(item, a, b)",
+    "json_each": "CREATE VIRTUAL TABLE json_each USING rtree(item, a, b)",
+    "outputs": "ALTER TABLE outputs ADD COLUMN more generated always\nas(printf('%s', file))",
+}
+
+
+@pytest.mark.parametrize(("name", "script"), NO_PLAIN_TABLES.items())
+def test_a_journal_that_computes_what_is_read_of_it_is_refused(tmp_path: Path, name: str, script: str) -> None:
+    make_steps_run(tmp_path, SPEC)
+    with closing(sqlite3.connect(tmp_path / JOURNAL)) as connection:
+        connection.executescript(script)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        with pytest.raises(
+            RunError, match=f"(?i)^{tmp_path}/run.db: [^\n]*changed by another program: {name} is no plain table$"
+        ):
+            JournalReader(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_journal_with_tables_and_views_of_somebodys_own_is_read(tmp_path: Path) -> None:
+    make_steps_run(tmp_path, SPEC)
+    with closing(sqlite3.connect(tmp_path / JOURNAL)) as connection:
+        connection.executescript("CREATE VIEW failed AS SELECT key FROM items; CREATE INDEX own ON items (lower(key))")
+    with closing(JournalReader(tmp_path)) as reader:
+        assert sum(reader.counts().values()) == 5
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -270,3 +270,18 @@ def test_no_more_than_some_can_listen(view: View) -> None:
             answers[connection.recv(12)] += 1
         assert view.get("/").status == 200
     assert answers == {b"HTTP/1.1 200": MAX_LISTENERS, b"HTTP/1.1 503": 40}
+
+
+def test_a_view_in_the_place_of_a_table_is_one_line_and_takes_nothing(tmp_path: Path) -> None:
+    make(tmp_path, "sound")
+    with closing(sqlite3.connect(make(tmp_path, "computing") / "run.db")) as connection:
+        connection.executescript(
+            "ALTER TABLE meta RENAME TO m; CREATE VIEW meta AS SELECT name, value FROM m "
+            "WHERE instr(printf('%.*c', 600000, 'a'), printf('%.*c', 300000, 'a') || 'b') = 0"
+        )
+    with viewed([tmp_path], tmp_path / "cache", has_index=False) as view:
+        began = monotonic()
+        runs = {run["run"]: run for run in json.loads(view.get("/?format=json").body)["runs"]}
+        assert monotonic() - began < 3
+        assert runs["computing"]["problem"].endswith("changed by another program: meta is no plain table")
+        assert quick(view, f"/runs/{runs['sound']['run_id']}/items").status == 200

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from manyhands.core.clock import SystemClock
@@ -79,15 +79,13 @@ def is_made(folder: Path) -> bool:
             return False
     except OSError as error:
         raise StorageError(f"{folder}: can't be looked into ({error.strerror})") from error
-    reader = JournalReader(folder)
     try:
-        return reader.meta("run_id") is not None
+        with closing(JournalReader(folder)) as reader:
+            return reader.meta("run_id") is not None
     except StorageError:
         if not os.access(folder, os.W_OK):
             raise
         return False  # killed before its tables were made
-    finally:
-        reader.close()
 
 
 def open_reader(folder: Path) -> JournalReader:

@@ -103,7 +103,7 @@ class JournalBrowser(JournalReader):
     marks in it."""
 
     def __init__(self, folder: Path, *, any_thread: bool = False) -> None:
-        """For one thread, or for several one after the other (``any_thread``). Raises RunError."""
+        """For one thread, or for several one after the other (``any_thread``). Raises RunError, StorageError."""
         super().__init__(folder, connect(folder / JOURNAL, read_only=True, any_thread=True) if any_thread else None)
         self._asked_at = 0.0
         self._connection.text_factory = _text

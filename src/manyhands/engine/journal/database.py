@@ -10,11 +10,19 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from time import monotonic
 
 from manyhands.core.errors import RunError, StorageError
+from manyhands.core.jsonio import dumps
 from manyhands.processes.system import mounts
 
 BUSY_SECONDS = 30.0
+_SCHEMA_SECONDS = 3.0
+"""That it may take to find out which tables a file has."""
+_INSTRUCTIONS = 2000
+"""Of SQLite's virtual machine, between two looks at the time."""
+_TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
+_AS = re.compile(r"\bAS\b", re.ASCII | re.IGNORECASE)
 _MIGRATIONS = Path(__file__).with_name("migrations")
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -116,6 +124,42 @@ def schema_version(connection: sqlite3.Connection, path: Path) -> int:
     if version > known:
         raise RunError(f"{path}: written by a newer version of manyhands (schema {version}, this one knows {known})")
     return version
+
+
+def check_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """See that all that is read by the name of a table is one, and holds what it shows.
+
+    Whoever made the file may have put views, virtual tables and computed columns in their places, which have SQLite work out whatever they
+    like: one function can take all memory, and no limit of time ends it. Raises RunError, and StorageError if the file can't be read.
+    """
+    end = monotonic() + _SCHEMA_SECONDS
+    connection.set_progress_handler(lambda: monotonic() > end, _INSTRUCTIONS)
+    try:
+        with storage_errors(path):
+            found = connection.execute(queries()["tables_read"], (_tables(),)).fetchall()
+            odd = next(
+                (name for name, is_table, sql in found if not is_table or _computes(connection, name, sql)), None
+            )
+    except UnicodeDecodeError as error:  # in what SQLite has to say
+        raise RunError(f"{path}: damaged: {error}") from error
+    finally:
+        connection.set_progress_handler(None, 0)
+    if odd is not None:
+        raise RunError(f"{path}: not a run database, or changed by another program: {odd} is no plain table")
+
+
+def _computes(connection: sqlite3.Connection, table: str, definition: str) -> bool:
+    """Whether a table has columns that are computed when they are read. SQLite is asked only where the definition leaves that open, as most
+    readers are open for no longer than it takes to answer."""
+    if not _AS.search(definition):
+        return False
+    return any(hidden for *_, hidden in connection.execute(f'PRAGMA table_xinfo("{table}")'))
+
+
+@cache
+def _tables() -> str:
+    """The names of all tables that migrations make, as a JSON list."""
+    return dumps(_TABLE.findall("".join(_migrations()))).decode()
 
 
 def is_current(connection: sqlite3.Connection, path: Path) -> bool:

@@ -3,6 +3,15 @@
 -- name: set_meta
 INSERT INTO meta (name, value) VALUES :rows ON CONFLICT DO UPDATE SET value = excluded.value;
 
+-- name: tables_read
+-- what there is by these names of tables (JSON), and what would be taken for a function that queries use; itself without such functions
+SELECT name,
+    type = 'table' AND typeof(rootpage) = 'integer' AND rootpage > 0
+        AND typeof(name) = 'text' AND typeof(sql) = 'text' AND lower(name) <> 'json_each',
+    sql
+FROM sqlite_master
+WHERE instr(?, '"' || lower(name) || '"') OR lower(name) = 'json_each';
+
 -- name: get_meta
 SELECT value FROM meta WHERE name = ?;
 

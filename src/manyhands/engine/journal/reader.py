@@ -19,7 +19,7 @@ from manyhands.core.jsonio import Json, line, loads, without_surrogates
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import FinishedItem, Item, ItemResult, ItemRow, RecordedStep, ReplacedOutcome
-from manyhands.engine.journal.database import connect, is_current, queries, storage_errors
+from manyhands.engine.journal.database import check_tables, connect, is_current, queries, storage_errors
 from manyhands.engine.journal.records import Claimed, DamagedBlob, RecordedOutput, unpack
 
 JOURNAL = "run.db"
@@ -157,6 +157,7 @@ class JournalReader:
     """What one journal holds. Not shared between threads."""
 
     def __init__(self, folder: Path, connection: sqlite3.Connection | None = None) -> None:
+        """Raises RunError if it is no journal, StorageError if it can't be read."""
         self._folder = folder
         self._path = folder / JOURNAL
         try:
@@ -165,6 +166,11 @@ class JournalReader:
         except OSError as error:
             raise RunError(f"{folder}: can't be looked into ({error.strerror})") from error
         self._connection = connection or connect(self._path, read_only=True)
+        try:
+            check_tables(self._connection, self._path)
+        except BaseException:
+            self._connection.close()
+            raise
 
     @property
     def folder(self) -> Path:
