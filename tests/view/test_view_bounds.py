@@ -35,6 +35,7 @@ MEGABYTES = 300
 """That a bomb unpacks to."""
 SECONDS = 15.0
 """For a page: more than enough on a machine that does other things."""
+PAGES_OF_MEMORY = ("results", "schedule", "conversation", "comparison")
 TABS = ("conversation", "result", "timeline", "attempts", "raw")
 
 
@@ -285,3 +286,74 @@ def test_a_view_in_the_place_of_a_table_is_one_line_and_takes_nothing(tmp_path: 
         assert monotonic() - began < 3
         assert runs["computing"]["problem"].endswith("changed by another program: meta is no plain table")
         assert quick(view, f"/runs/{runs['sound']['run_id']}/items").status == 200
+
+
+def as_memory_run(run: Path) -> Path:
+    """Make a run one of the memory benchmark, and the folder of its agent's results."""
+    changed(run, "UPDATE meta SET value = '\"memory\"' WHERE name = 'workload'")
+    changed(run, "UPDATE meta SET value = '{\"options\": {}}' WHERE name = 'spec'")
+    changed(run, "UPDATE items SET payload = ?, record = NULL, state = 'running'", b'j{"name": "agent"}')
+    results = run / "results" / "agent"
+    results.mkdir(parents=True)
+    (run / "definitions").mkdir()
+    return results
+
+
+def test_pipes_in_the_place_of_results_keep_nobody_waiting(tmp_path: Path) -> None:
+    results = as_memory_run(make(tmp_path, "memory"))
+    for name in ("session.json", "runstats.json", "master_log.jsonl"):
+        os.mkfifo(results / name)
+    os.mkfifo(results.parents[1] / "definitions" / "config.yml")
+    with viewed([tmp_path], tmp_path / "cache", has_index=False) as view:
+        run = ids_of(view)["memory"]
+        for address in ("", "/items", "/items/1?tab=result", *(f"/pages/{each}" for each in PAGES_OF_MEMORY)):
+            assert quick(view, f"/runs/{run}{address}").status == 200
+        assert "not a plain file" in quick(view, f"/runs/{run}/pages/schedule").text
+
+
+def test_links_out_of_a_run_are_not_followed(tmp_path: Path) -> None:
+    results = as_memory_run(make(tmp_path / "runs", "memory"))
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    said = {"type": 1, "timestamp": 1.0, "test_id": "t", "data": {"message": "s3cret", "is_question": False}}
+    (outside / "master_log.jsonl").write_text(json.dumps(said) + "\n")
+    (outside / "0_0.json").write_text('{"score": "s3cret", "dataset_name": "s3cret"}')
+    (outside / "config.yml").write_text("datasets: {args: {memory_span: 424242}}")
+    (results / "master_log.jsonl").symlink_to(outside / "master_log.jsonl")
+    (results / "linked").symlink_to(outside)
+    (results.parents[1] / "definitions" / "config.yml").symlink_to(outside / "config.yml")
+    imported = make(tmp_path / "runs", "imported")
+    changed(imported, "UPDATE meta SET value = '\"imported\"' WHERE name = 'workload'")
+    figures = {"conversations": 424242, "scores": {"scored": 1, "mean": 0.5, "verdicts": {"s3cret": 7}}}
+    (outside / "import_summary.json").write_text(json.dumps(figures))
+    (imported / "import_summary.json").symlink_to(outside / "import_summary.json")
+    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+        runs = ids_of(view)
+        addresses = [f"/runs/{runs['memory']}{each}" for each in ("", "/items/1?tab=result")]
+        addresses += [f"/runs/{runs['memory']}/pages/{each}" for each in PAGES_OF_MEMORY]
+        for address in [*addresses, f"/runs/{runs['imported']}"]:
+            got = quick(view, address)
+            assert (got.status, "s3cret" in got.text, "424,242" in got.text) == (200, False, False), address
+
+
+def test_a_file_of_nothing_is_not_read(tmp_path: Path) -> None:
+    results = as_memory_run(make(tmp_path, "memory"))
+    imported = make(tmp_path, "imported")
+    changed(imported, "UPDATE meta SET value = '\"imported\"' WHERE name = 'workload'")
+    for path in (
+        *(results / name for name in ("session.json", "runstats.json", "master_log.jsonl")),
+        imported / "import_summary.json",
+    ):
+        path.touch()
+        os.truncate(path, 3 * MEGABYTES << 20)
+    with viewed([tmp_path], tmp_path / "cache", has_index=False) as view:
+        runs = ids_of(view)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for address in (
+            f"{runs['imported']}",
+            f"{runs['memory']}/items/1?tab=result",
+            f"{runs['memory']}/pages/schedule",
+        ):
+            assert quick(view, f"/runs/{address}").status == 200
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+    assert grown < MEGABYTES, f"{grown} MB more"

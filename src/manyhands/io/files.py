@@ -12,7 +12,7 @@ import stat
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -34,6 +34,9 @@ SECONDS = 10.0
 """Maximum seconds that a run waits for space on a disk."""
 WATCHED = "workspaces/*/disk_use"
 """Files that are there while a run's sandboxes are watched (``sandboxes.files.disk_watch``)."""
+MAX_READ = 32 << 20
+"""Bytes of a file that is read whole, although nobody knows who wrote it."""
+_INSIDE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def folder_name(text: str, max_bytes: int = MAX_FOLDER_NAME) -> str:
@@ -80,6 +83,50 @@ def bytes_written_aside(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
+
+
+def open_inside(folder: Path, path: Path) -> BinaryIO:
+    """A file of a folder that anybody may have made, to be read. ``path``: below the folder.
+
+    Links behind the folder are not followed, since they may lead anywhere, and nothing but a plain file is read: pipes keep readers waiting
+    for good. Raises OSError with what is wrong.
+    """
+    *above, name = path.relative_to(folder).parts
+    with ExitStack() as opened:
+        inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, inside)
+        for part in above:
+            inside = _opened_inside(inside, part, os.O_DIRECTORY)
+            opened.callback(os.close, inside)
+        descriptor = _opened_inside(inside, name)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "not a plain file")
+            return os.fdopen(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def _opened_inside(folder: int, name: str, flags: int = 0) -> int:
+    if name == os.pardir:
+        raise OSError(errno.EINVAL, "not in the folder")
+    try:
+        return os.open(name, _INSIDE | flags, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP or (flags and error.errno == errno.ENOTDIR):
+            raise OSError(
+                error.errno, "a link, which is not followed, or no folder" if flags else "a link, which is not followed"
+            ) from None
+        raise
+
+
+def read_inside(folder: Path, path: Path, max_bytes: int = MAX_READ) -> bytes:
+    """The bytes of such a file. Raises OSError with what is wrong, also for a larger one."""
+    with open_inside(folder, path) as file:
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes >> 20} MiB")
+        return file.read(max_bytes)
 
 
 def make_private(folder: Path, *, apart: bool = False) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, loads
 from manyhands.core.settings import shown
+from manyhands.io.files import MAX_READ, read_inside
 from manyhands.io.locations import MAX_DEPTH, Location, Source
 from manyhands.io.locations import Path as FieldPath
 
@@ -20,19 +21,26 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """How a half of a surrogate pair looks."""
 
 
-def read_json(path: Path, parse: Callable[[bytes], Json] = loads) -> Json:
-    """What a file holds. ``parse``: how its bytes are read; ValueError from it is said to be no JSON. Raises UserError."""
+def read_json(
+    path: Path, parse: Callable[[bytes], Json] = loads, *, within: Path | None = None, max_bytes: int = MAX_READ
+) -> Json:
+    """What a file holds. ``parse``: how its bytes are read; ValueError from it is said to be no JSON. ``within``: the folder of a file that
+    nobody knows who wrote: it is read as ``read_inside`` does, up to ``max_bytes``. Raises UserError."""
     try:
-        return parse(path.read_bytes())
+        return parse(path.read_bytes() if within is None else read_inside(within, path, max_bytes))
     except OSError as error:
         raise UserError(f"{path}: can't be read: {error.strerror or error}") from None
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}") from None
 
 
-def read_object(path: Path, parse: Callable[[bytes], Json] = loads) -> dict[str, Any]:
-    """The object that a file holds; ``parse`` as of ``read_json``. Raises UserError, also if it holds something else."""
-    found = read_json(path, parse)
+def read_object(
+    path: Path, parse: Callable[[bytes], Json] = loads, *, within: Path | None = None, max_bytes: int = MAX_READ
+) -> dict[str, Any]:
+    """The object that a file holds; the rest as of ``read_json``. Raises UserError, also if it holds something else."""
+    found = read_json(path, parse, within=within, max_bytes=max_bytes)
     if not isinstance(found, dict):
         raise UserError(f"{path}: not a JSON object")
     return found

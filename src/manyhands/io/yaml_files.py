@@ -31,9 +31,12 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import shown
 from manyhands.core.text import wide_encoding
+from manyhands.io.files import read_inside
 from manyhands.io.locations import MAX_DEPTH, Location, Source
 from manyhands.io.locations import Path as FieldPath
 
+_MAX_READ = 1 << 20
+"""Bytes of a file that nobody knows who wrote: more would take long."""
 _TAG = "tag:yaml.org,2002:"
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("true", "True", "TRUE"))
@@ -109,20 +112,21 @@ def _number(text: str) -> float:
     return number
 
 
-def read_yaml(path: Path, name: str | None = None) -> tuple[Json, Location]:
-    """A file's content, None if it is empty, and the location of its top. ``name``: what messages call the file.
+def read_yaml(path: Path, name: str | None = None, *, within: Path | None = None) -> tuple[Json, Location]:
+    """A file's content, None if it is empty, and the location of its top. ``name``: what messages call the file; ``within``: the folder of
+    a file that nobody knows who wrote, which is read as ``read_inside`` does.
 
     Raises UserError with file and line if it can't be read, or is not one document of YAML.
     """
-    source = read_source(path, name)
+    source = read_source(path, name, within=within)
     return source.value, source.location
 
 
-def read_source(path: Path, name: str | None = None) -> Source:
+def read_source(path: Path, name: str | None = None, *, within: Path | None = None) -> Source:
     """The same, and how its numbers are written."""
     called = name or str(path)
     try:
-        data = path.read_bytes()
+        data = path.read_bytes() if within is None else read_inside(within, path, _MAX_READ)
         # YAML 1.2.2, section 5.2: UTF-16, too, has to be understood.
         wide = wide_encoding(data, marked=True)
         text = data.decode(wide or "utf-8-sig")

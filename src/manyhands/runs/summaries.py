@@ -216,9 +216,9 @@ class Summarizer:
 
     def read_results(self, name: str) -> Mapping[str, Any]:
         """A JSON file of the run folder; empty if it is not there, or can't be read."""
-        path: Path = self.reader.folder / name
+        folder = self.reader.folder
         try:
-            return read_object(path) if path.is_file() else {}
+            return read_object(folder / name, within=folder)
         except UserError:
             return {}
 

@@ -162,9 +162,9 @@ class EvalView(RunView):
         return None, [Note("The figures of a run of this size are there when its session ends.", "muted")]
 
     def _written(self) -> EvalSummary | None:
-        path = self.reader.folder / SUMMARY
+        folder = self.reader.folder
         try:
-            found: dict[str, Any] = read_object(path) if path.is_file() else {}
+            found = read_object(folder / SUMMARY, within=folder)
         except UserError:
             return None
         return cast(EvalSummary, found) if is_summary(found) else None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
+from manyhands.io.files import MAX_READ, open_inside
 from manyhands.workloads.memory.conversation.definitions import Json
 
 
@@ -116,43 +120,51 @@ def _check_field(data: Mapping[str, Json], name: str, wanted: type, location: st
         raise UserError(f"{location}: data.{name}: not {described}")
 
 
-def read_master_log(path: Path) -> list[Event]:
-    """All events of a log. Raises UserError that names file and line where the file is missing or a line is no event."""
+MAX_LOG_BYTES = 200_000_000
+"""Bytes of a log that are read of a run folder that anybody may have made."""
+
+
+def read_master_log(path: Path, within: Path | None = None) -> list[Event]:
+    """All events of a log. ``within``: the folder of a log that nobody knows who wrote, which is read as ``open_inside`` does. Raises
+    UserError that names file and line where the file is missing or too long, or a line is no event."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") if within is None else open_inside(within, path) as file:
+            if within is not None and os.fstat(file.fileno()).st_size > MAX_LOG_BYTES:
+                raise UserError(f"{path}: longer than {MAX_LOG_BYTES:,} bytes")
+            lines = enumerate(_lines(file), start=1)
+            return [parse_event(line.decode(), f"{path}, line {number}") for number, line in lines if line.strip()]
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: can't be read: {error}") from None
-    lines = enumerate(text.split("\n"), start=1)
-    return [parse_event(line, f"{path}, line {number}") for number, line in lines if line.strip()]
-
-
-MAX_LOG_BYTES = 200_000_000
-"""Bytes of a log that ``events_so_far`` reads."""
 
 
 def events_so_far(path: Path) -> tuple[list[Event], str]:
     """The events of a log that may still be written, up to the first line that is none, and what is wrong with that line; empty if nothing
-    is. A last line that has not been written to its end is left out, and a log that isn't there has no events."""
+    is. A last line that has not been written to its end is left out, and a log that isn't there has no events. ``path``: of a run folder
+    that anybody may have made."""
+    found: list[Event] = []
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_LOG_BYTES + 1)
+        with open_inside(path.parent, path) as file:
+            for number, line in enumerate(_lines(file), start=1):
+                if file.tell() > MAX_LOG_BYTES:
+                    return found, f"{path.name}: longer than {MAX_LOG_BYTES:,} bytes"
+                if not line.strip():
+                    continue
+                try:
+                    found.append(parse_event(line.decode("utf-8", "replace"), f"{path.name}, line {number}"))
+                except UserError as error:
+                    return found, str(error) if line.endswith(b"\n") or len(line) == MAX_READ else ""
     except FileNotFoundError:
         return [], ""
     except OSError as error:
-        return [], f"{path}: can't be read: {error.strerror or error}"
-    whole, _, rest = content[:MAX_LOG_BYTES].rpartition(b"\n")
-    found: list[Event] = []
-    lines = [*whole.split(b"\n"), rest]
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append(parse_event(line.decode("utf-8", "replace"), f"{path.name}, line {number}"))
-        except UserError as error:
-            return found, "" if number == len(lines) and len(content) <= MAX_LOG_BYTES else str(error)
-    return found, "" if len(content) <= MAX_LOG_BYTES else f"{path.name}: longer than {MAX_LOG_BYTES:,} bytes"
+        return found, f"{path}: can't be read: {error.strerror or error}"
+    return found, ""
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a log, none of them so long that it takes all memory: what is longer is no event."""
+    return iter(partial(file.readline, MAX_READ), b"")
 
 
 _SYSTEM_LINES: Mapping[EventType, str] = {

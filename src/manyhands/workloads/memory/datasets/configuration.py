@@ -199,8 +199,8 @@ class RecordedConfiguration:
 
 
 def recorded_configuration(path: Path) -> RecordedConfiguration:
-    """The configuration of results, which may be of an older version, or not be there. Raises UserError for a file that is no YAML."""
-    content = read_yaml(path)[0] if path.is_file() else None
+    """The configuration in a run folder, which may be of an older version, or not be there. Raises UserError for a file that is no YAML."""
+    content = read_yaml(path, within=path.parent.parent)[0] if path.is_file() else None
     span, seed = (_below(content, "datasets", "args", name) for name in ("memory_span", "seed"))
     return RecordedConfiguration(
         span if isinstance(span, int) else None,

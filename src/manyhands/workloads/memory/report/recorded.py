@@ -84,7 +84,7 @@ class Recorded:
     def counter(self) -> TokenCounter:
         """What counts the tokens of its messages, each text once."""
         try:
-            about = {} if self.paths is None else read_object(self.paths.folder / SESSION)
+            about = {} if self.paths is None else read_object(self.paths.folder / SESSION, within=self.paths.folder)
         except UserError:
             about = {}
         found = counter_named("estimate" if about.get("tokenizer") == "estimate" else "auto")

@@ -12,6 +12,7 @@ from typing import Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.statistics import Paired, paired
+from manyhands.io.files import read_inside
 from manyhands.workloads.memory.conversation.events import read_master_log
 from manyhands.workloads.memory.conversation.tokens import TokenCounter, counter_named
 from manyhands.workloads.memory.datasets.benchmark import SUFFIX
@@ -105,7 +106,7 @@ def reported_agent(folder: Path, label: str, judge: str | None = None, *, with_l
     tests = tuple(replace(test, result=_kept(test.result)) for test in figures.tests)
     counter = counter_named("estimate" if figures.about.get("tokenizer") == "estimate" else "auto")
     log = folder / MASTER_LOG
-    timeline = timeline_of(read_master_log(log), counter) if with_log and log.is_file() else None
+    timeline = timeline_of(read_master_log(log, folder), counter) if with_log and log.is_file() else None
     definitions = folder.parent.parent / DEFINITIONS
     return Reported(
         label,
@@ -125,7 +126,7 @@ def _sameness(definitions: Path, test: TestFigures) -> str:
     """A digest of what a test says and expects: of its definition, or where that is missing of what its result expects."""
     path = definitions / test.dataset / f"{test.example}{SUFFIX}"
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_inside(definitions.parent, path))
         said = [content.get(name) for name in ("script", "is_question", "expected_responses")]
     except (OSError, ValueError, AttributeError):
         said = [test.result.get("expected_responses")]

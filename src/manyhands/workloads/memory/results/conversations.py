@@ -107,7 +107,7 @@ class MemoryConversations(ConversationSource):
     def _exchanges(self, row: ItemRow, replies: Sequence[_Reply]) -> Iterator[tuple[Turn, Turn]]:
         """Each message with its reply. Raises UserError if the log is not there, or lacks one."""
         log = ResultPaths.of(self.reader.folder, row.payload["name"]).master_log
-        logged = _logged(read_master_log(log))
+        logged = _logged(read_master_log(log, self.reader.folder))
         for number, reply in enumerate(replies, 1):
             mark = reply.recorded.request["exchange"]
             found = next((each for each in logged if exchange_mark(each[0].message, each[1].message) == mark), None)

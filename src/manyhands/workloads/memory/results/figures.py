@@ -228,11 +228,11 @@ def _tests(folder: Path) -> Iterator[TestFigures]:
         raise UserError(f"{folder}: there is no such folder")
     for dataset in sorted(each for each in folder.iterdir() if each.is_dir()):
         for path in sorted(dataset.glob("*.json"), key=lambda path: (len(path.name), path.name)):
-            yield _test(dataset.name, path)
+            yield _test(dataset.name, path, folder)
 
 
-def _test(dataset: str, path: Path) -> TestFigures:
-    found = read_object(path, json.loads)
+def _test(dataset: str, path: Path, folder: Path) -> TestFigures:
+    found = read_object(path, json.loads, within=folder)
     score, maximum = found.get("score"), found.get("max_score", 1)
     share = None if score is None else _number(score, path, "score") / (_number(maximum, path, "max_score") or 1)
     return TestFigures(
@@ -254,7 +254,8 @@ def _number(value: Any, path: Path, name: str) -> float:
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    return read_object(folder / SESSION, json.loads) if (folder / SESSION).is_file() else {}
+    path = folder / SESSION
+    return read_object(path, json.loads, within=folder) if path.is_file() else {}
 
 
 RATIO = 2

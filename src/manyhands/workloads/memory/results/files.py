@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NotRequired, TextIO, TypedDict
 
 from manyhands.core.errors import UserError
-from manyhands.io.files import folder_name, written_aside
+from manyhands.io.files import folder_name, read_inside, written_aside
 from manyhands.io.json_files import read_object
 from manyhands.workloads.memory.conversation.definitions import Definition, Json
 from manyhands.workloads.memory.conversation.driver import Conversation
@@ -164,7 +164,7 @@ def runstats_of(counters: Counters, agent_costs_usd: float, managing_costs_usd: 
 
 def read_runstats(path: Path) -> RunStats:
     """Raises UserError that names the file and the field which is wrong."""
-    found = read_object(path)
+    found = read_object(path, within=path.parent)
     agent_tokens = _number(found, "agent_tokens", path) if "agent_tokens" in found else None
     return RunStats(
         int(_number(found, "total_tokens", path)),
@@ -297,7 +297,7 @@ def judged_scores(run: Path, judge: str) -> Mapping[tuple[str, str, str], Mappin
         there = f"there are some by {', '.join(known)}" if known else "there are none"
         raise UserError(f"{run}: no scores by the judge {judge!r} ({there}; manyhands memory rescore makes them)")
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_inside(run if path.is_relative_to(run) else path.parent, path))
         return {(each["agent"], each["dataset"], each["example"]): each for each in content["results"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: can't be read: {error!r}") from None

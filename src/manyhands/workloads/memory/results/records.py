@@ -134,7 +134,7 @@ class LoggedExchanges:
 
     def _take(self, log: Path) -> None:
         try:
-            events = read_master_log(log)
+            events = read_master_log(log, self._run)
         except UserError:
             return  # a log that can't be read takes nothing from the steps
         sent: Event | None = None

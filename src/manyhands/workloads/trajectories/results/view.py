@@ -204,6 +204,6 @@ def _files(reader: JournalReader) -> Iterator[Block]:
 def _content(path: Path) -> Mapping[str, Json] | None:
     """What a file of the run holds; None if it is not there, too large, or damaged."""
     try:
-        return read_object(path) if (file_size(path) or _MAX_READ + 1) <= _MAX_READ else None
+        return read_object(path, within=path.parent, max_bytes=_MAX_READ)
     except UserError:
         return None
