@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from manyhands.core.errors import RunError
+from manyhands.engine.journal.browsing import JournalBrowser
 from manyhands.runs.shown.blocks import Note, Text, Value
 from manyhands.runs.shown.grades import graded_blocks
 from manyhands.view.links import Links
@@ -355,5 +357,31 @@ def test_a_file_of_nothing_is_not_read(tmp_path: Path) -> None:
             f"{runs['memory']}/pages/schedule",
         ):
             assert quick(view, f"/runs/{address}").status == 200
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+    assert grown < MEGABYTES, f"{grown} MB more"
+
+
+def test_what_an_item_had_come_to_before_does_not_become_very_many_bytes(tmp_path: Path) -> None:
+    run = make(tmp_path, "earlier")
+    for blob in (bomb(), b"j[1]", b"z"):
+        changed(
+            run,
+            "INSERT INTO earlier_outcomes (item, attempt, state, record, reopened_at) VALUES (1, 1, 'failed', ?, 1)",
+            blob,
+        )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with closing(JournalBrowser(run)) as reader:
+        first, second, third = reader.earlier_outcomes(1)
+        with pytest.raises(
+            RunError, match=r"earlier/run\.db: what its items had come to before is too large to be shown$"
+        ):
+            reader.replaced_outcomes()
+    assert (first.record, first.message) == (None, "what it holds is too large to be shown")
+    assert (second.record, second.message) == ([1], None)
+    assert third.record is None
+    assert "damaged" in str(third.message)
+    with viewed([tmp_path], tmp_path / "cache", has_index=False) as view:
+        got = quick(view, f"/runs/{ids_of(view)['earlier']}/items/1?tab=attempts")
+        assert (got.status, got.text.count("what it holds is too large to be shown")) == (200, 1)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
     assert grown < MEGABYTES, f"{grown} MB more"

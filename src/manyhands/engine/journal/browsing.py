@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.database import connect, queries, storage_errors
-from manyhands.engine.journal.reader import JOURNAL, JournalReader, RecordedSession, read_step
+from manyhands.engine.journal.reader import JOURNAL, EarlierOutcome, JournalReader, RecordedSession, read_step
 from manyhands.engine.journal.records import DamagedBlob, unpack
 
 MAX_QUERY_SECONDS = 1.0
@@ -47,6 +48,8 @@ _PAGE = 100
 """Rows that are read at once where all are gone through."""
 _LAST_SECOND = 253402300799.0
 """Of the year 9999."""
+_REPLACED = 6
+"""Where the record is in a row of what items had come to before."""
 Value = Literal["request", "output"]
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, ImportError)
 """What reading a record raises that is damaged (DamagedBlob is one of them), or of a form that no installed version knows."""
@@ -179,6 +182,34 @@ class JournalBrowser(JournalReader):
             CauseOfFailures(cause, count, first, last, [text for (text,) in self._all("failure_examples", cause)])
             for cause, count, first, last in found
         ]
+
+    # What items had come to before
+
+    def earlier_outcomes(self, item_number: int) -> list[EarlierOutcome]:
+        """As in a JournalReader. Of one whose record can't be read, or is too large beside those before it, ``message`` says so."""
+        found: list[EarlierOutcome] = []
+        left = MAX_ROWS_BYTES
+        for attempt, state, why, message, blob, finished, reopened in self._earlier_rows(item_number):
+            limit, record = min(left, MAX_ROW_BYTES), None
+            size = _unpacked_bytes((blob,), limit)
+            if size > limit:
+                message = "what it holds is too large to be shown"
+            else:
+                left -= size
+                try:
+                    record = unpack(blob) if blob else None
+                except DamagedBlob as error:
+                    message = str(error)
+            found.append(EarlierOutcome(attempt, state, why, message, record, finished, reopened))
+        return found
+
+    def _replaced_rows(self) -> list[tuple[Any, ...]]:
+        """Raises RunError if they hold too much together: whoever wants them adds up all."""
+        rows = super()._replaced_rows()
+        sizes = (_unpacked_bytes((row[_REPLACED],), MAX_ROWS_BYTES) for row in rows)
+        if any(total > MAX_ROWS_BYTES for total in accumulate(sizes)):
+            raise RunError(f"{self._path}: what its items had come to before is too large to be shown")
+        return rows
 
     # Steps
 

@@ -331,21 +331,25 @@ class JournalReader:
 
     def earlier_outcomes(self, item_number: int) -> list[EarlierOutcome]:
         """What an item had come to each time before it was executed again on request, in order."""
-        rows = self._all("earlier_outcomes", item_number)
         return [
             EarlierOutcome(attempt, state, why, message, unpack(record) if record else None, finished, reopened)
-            for attempt, state, why, message, record, finished, reopened in rows
+            for attempt, state, why, message, record, finished, reopened in self._earlier_rows(item_number)
         ]
+
+    def _earlier_rows(self, item_number: int) -> list[tuple[Any, ...]]:
+        return self._all("earlier_outcomes", item_number)
 
     def replaced_outcomes(self) -> list[ReplacedOutcome]:
         """The same of all items, those of each in order."""
-        rows = self._all("all_earlier_outcomes")
         return [
             ReplacedOutcome(
                 item, attempt, ItemState(state), reason, cause, message, unpack(record) if record else None, *rest
             )
-            for item, attempt, state, reason, cause, message, record, *rest in rows
+            for item, attempt, state, reason, cause, message, record, *rest in self._replaced_rows()
         ]
+
+    def _replaced_rows(self) -> list[tuple[Any, ...]]:
+        return self._all("all_earlier_outcomes")
 
     def orders(self, limit: int) -> list[RecordedOrder]:
         """What people had changed in the run, the latest first."""
