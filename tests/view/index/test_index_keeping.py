@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import sqlite3
 import subprocess
 import sys
 import time
+import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ import pytest
 from benchmarks.index_run import made
 from manyhands.core.clock import SystemClock
 from manyhands.core.digests import digest
+from manyhands.core.jsonio import dumps
 from manyhands.core.usage import Usage
 from manyhands.engine.journal.reader import JOURNAL, JournalReader, run_id_of
 from manyhands.engine.journal.records import StepRow, pack
 from manyhands.engine.journal.store import Store
+from manyhands.processes.interpreters import module_path
 from manyhands.view.index.building import Keeper, Outdated, build
 from manyhands.view.index.database import (
     BUILDING,
@@ -36,6 +40,7 @@ from manyhands.view.index.database import (
     with_suffix,
 )
 from manyhands.view.index.filters import Filters
+from manyhands.view.index.gathering import MAX_JSON
 from manyhands.view.index.process import IndexProcess, keep_up
 from manyhands.view.index.queries import RunIndex, progress_of
 from tests.support.engine_runs import perform_steps_run, start_steps_run
@@ -421,6 +426,54 @@ def test_a_damaged_item_breaks_its_own_row_only(tmp_path: Path, index_dir: Path)
     with closing(index):
         assert index.count(Filters()).items == 300
         assert len(index.items([7, 8, 9])) == 3
+
+
+def letters(megabytes: int) -> bytes:
+    """A blob of the journal: a JSON text of nothing but one letter."""
+    packer = zlib.compressobj(9)
+    parts = [b"z", packer.compress(b'"'), *(packer.compress(b"a" * (1 << 20)) for _ in range(megabytes))]
+    return b"".join([*parts, packer.compress(b'"'), packer.flush()])
+
+
+def test_a_few_bytes_do_not_become_very_many(tmp_path: Path, index_dir: Path) -> None:
+    folder, alone, together = tmp_path / "run", letters(400), letters(10)
+    made({"folder": str(folder), "items": 300})
+    with closing(sqlite3.connect(folder / JOURNAL)) as other:
+        other.execute("UPDATE items SET record = ? WHERE number BETWEEN 41 AND 80", (together,))
+        other.execute("UPDATE items SET record = ?1, payload = ?1 WHERE number = 100", (alone,))
+        other.execute("UPDATE steps SET request = ?1, output = ?1, usage = ?1 WHERE item = 110", (alone,))
+        other.commit()
+    assert (folder / JOURNAL).stat().st_size < 5 << 20
+    words = [sys.executable, "-m", "manyhands.view.index", str(folder), f"--index_dir={index_dir}"]
+    bounded = ["sh", "-c", 'ulimit -v 400000 && exec "$@"', "sh", *words]
+    process = subprocess.Popen(bounded, stdin=subprocess.PIPE, env=os.environ | {"PYTHONPATH": module_path()})
+    with process:
+        assert process.wait(60) == 0
+    index = RunIndex.open(folder, run_id_of(folder), index_dir)
+    assert index is not None
+    with closing(index):
+        assert index.count(Filters()).items == 300
+        assert [len(index.items([number])) for number in (40, 41, 80, 81, 100, 101, 110, 300)] == [1] * 8
+
+
+def test_an_item_that_is_large_lacks_its_texts_alone(tmp_path: Path, index_dir: Path) -> None:
+    folder, large = tmp_path / "run", b"j" + dumps({"prompt": "x" * MAX_JSON})
+    made({"folder": str(folder), "items": 6})
+    with closing(JournalReader(folder)) as reader:
+        asked = {row.number: str(row.payload["prompt"]) for row in reader.items()}
+    figures = "SELECT number, seconds IS NOT NULL, tokens, turns FROM item ORDER BY number"
+    with closing(sqlite3.connect(with_suffix(built(folder, index_dir), COMPLETE))) as found:
+        expected = found.execute(figures).fetchall()
+    with closing(sqlite3.connect(folder / JOURNAL)) as other:
+        other.execute("UPDATE items SET payload = ? WHERE number IN (1, 4, 6)", (large,))
+        other.commit()
+    with closing(sqlite3.connect(with_suffix(built(folder, index_dir), COMPLETE))) as found:
+        assert found.execute(figures).fetchall() == expected
+    index = RunIndex.open(folder, run_id_of(folder), index_dir)
+    assert index is not None
+    with closing(index):
+        found_by = {number: number in index.page(Filters(text=text)).numbers for number, text in asked.items()}
+    assert found_by == {1: False, 2: True, 3: True, 4: False, 5: True, 6: False}
 
 
 def test_tools_and_turns_of_the_latest_attempt_count(tmp_path: Path, index_dir: Path) -> None:

@@ -255,9 +255,11 @@ SELECT number, key, payload, state, attempt, performances, failures, reason, cau
 FROM items WHERE position > ? ORDER BY position LIMIT ?;
 
 -- name: items_numbered
--- in order of planning: the number to go on behind, the last one, how many
-SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
-FROM items WHERE number > ? AND number <= ? ORDER BY number LIMIT ?;
+-- in order of planning: the number to go on behind, the last one, how many, the largest payload and record in bytes that are read; instead
+-- of larger ones there is what is no record
+SELECT number, key, CASE WHEN length(payload) <= ?4 THEN payload END, state, attempt, performances, failures, reason, cause, message,
+    CASE WHEN length(record) > ?4 THEN x'00' ELSE record END, started_at, finished_at, position
+FROM items WHERE number > ?1 AND number <= ?2 ORDER BY number LIMIT ?3;
 
 -- name: item_marks
 -- by what a change of an item is known, in order of planning: the number to go on behind, how many

@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -20,12 +20,14 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import FinishedItem, Item, ItemResult, ItemRow, RecordedStep, ReplacedOutcome
 from manyhands.engine.journal.database import check_tables, connect, is_current, queries, storage_errors
-from manyhands.engine.journal.records import Claimed, DamagedBlob, RecordedOutput, unpack
+from manyhands.engine.journal.records import Claimed, DamagedBlob, RecordedOutput, unpack, unpack_within
 
 JOURNAL = "run.db"
 PAGE = 500
 _STEPS = 1000
 """Steps that are read at once where all that items have are gone through."""
+_PAYLOAD, _RECORD = 2, 10
+"""Where they are in a row of items."""
 _STATES = {state.value: state for state in ItemState}
 
 
@@ -216,9 +218,30 @@ class JournalReader:
         DamagedRow here."""
         return (shown for row in self._items_after(behind) for shown in self._rows([row]))
 
-    def items_numbered(self, behind: int, last: int, limit: int) -> list[ItemRow]:
-        """Up to ``limit`` items behind a number, up to ``last``, in order of planning."""
-        return [self._row(row) for row in self._all("items_numbered", behind, last, limit)]
+    def items_numbered(self, behind: int, last: int, limit: int, most_bytes: int) -> list[ItemRow]:
+        """Up to ``limit`` items behind a number, up to ``last``, in order of planning: fewer where they hold more than so many bytes of
+        JSON together, but one at least. One that is damaged, or holds more alone, is there without payload and record."""
+        found: list[ItemRow] = []
+        budget = _Budget(most_bytes)
+        for row in self._numbered_rows(behind, last, limit, most_bytes):
+            try:
+                found.append(_item_row(row, budget.unpack))
+            except DamagedBlob:
+                if found:
+                    break  # there may be room for it among the next ones
+                found.append(_item_row(row, _left_out))
+        return found
+
+    def _numbered_rows(self, behind: int, last: int, limit: int, most_bytes: int) -> list[tuple[Any, ...]]:
+        """Rows of items, up to the first one with which they are stored in more than so many bytes."""
+        found, stored = [], 0
+        with storage_errors(self._path):
+            for row in self._connection.execute(queries()["items_numbered"], (behind, last, limit, most_bytes)):
+                found.append(row)
+                stored += sum(len(each) for each in (row[_PAYLOAD], row[_RECORD]) if isinstance(each, bytes))
+                if stored > most_bytes:
+                    break
+        return found
 
     def item_marks(self, behind: int, limit: int) -> list[ItemMark]:
         """Up to ``limit`` items behind a number, in order of planning, without what they hold."""
@@ -565,13 +588,30 @@ def _claimed(row: tuple[int, str, bytes, int, int, int, int]) -> Claimed:
     return Claimed(Item(number, key, unpack(payload)), attempt, performances, failures, position)
 
 
-def _item_row(row: tuple[Any, ...]) -> ItemRow:
-    """A row of the ``items`` queries, decoded."""
+class _Budget:
+    """Reads values as long as they hold no more than so many bytes of JSON together."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def unpack(self, blob: bytes) -> Json:
+        """A value. Raises DamagedBlob, also for one that is too large."""
+        value, size = unpack_within(blob, self._left)
+        self._left -= size
+        return value
+
+
+def _left_out(blob: bytes) -> Json:
+    return None
+
+
+def _item_row(row: tuple[Any, ...], read: Callable[[bytes], Json] = unpack) -> ItemRow:
+    """A row of the ``items`` queries, decoded. ``read``: what makes values of blobs."""
     number, key, payload, state, attempt, performances, failures, reason, cause, message, record, *rest = row
     try:
-        found = unpack(record) if record else None
+        found = read(record) if record else None
         values = (attempt, performances, failures, reason, cause, message, found)
-        return ItemRow(number, key, unpack(payload), _STATES[state], *values, *rest)
+        return ItemRow(number, key, read(payload), _STATES[state], *values, *rest)
     except DamagedBlob as error:
         raise DamagedBlob(f"item {number}: {error}") from error
     except (KeyError, TypeError) as error:

@@ -85,6 +85,27 @@ def unpack(blob: bytes) -> Json:
         raise DamagedBlob(f"a record in run.db is damaged ({error}); restore the file from a copy") from error
 
 
+def unpack_within(blob: bytes, most: int) -> tuple[Json, int]:
+    """The same, and how many bytes of JSON it is. Raises DamagedBlob also for more than so many: a few bytes in a file may be very many."""
+    try:
+        if blob[:1] == b"z" and len(blob) * _LONGER > most:
+            opened = zlib.decompressobj()
+            content = opened.decompress(blob[1:], most + 1)
+            if len(content) <= most and not opened.eof:
+                raise ValueError("it is cut off")
+        else:
+            content = _content(blob)
+        if len(content) <= most:
+            return loads(content), len(content)
+    except (ValueError, TypeError, zlib.error) as error:
+        raise DamagedBlob(f"a record in run.db is damaged ({error}); restore the file from a copy") from error
+    raise DamagedBlob(f"a record in run.db holds more than {most:,} bytes")
+
+
+_LONGER = 1100
+"""How many times as long as its compressed bytes a text may be at most, and some more."""
+
+
 class DamagedBlob(RunError, ValueError):
     """A record of the journal is not what was written."""
 

@@ -12,10 +12,9 @@ from typing import Any
 from manyhands.agents.trajectory import MODEL, TOOL
 from manyhands.core.jsonio import Json, as_text, without_surrogates
 from manyhands.core.messages import text_of
-from manyhands.core.outcomes import ItemState
 from manyhands.engine.contract import ItemRow
-from manyhands.engine.journal.reader import ItemMark, JournalReader, StepMark
-from manyhands.engine.journal.records import DamagedBlob, unpack
+from manyhands.engine.journal.reader import JournalReader, StepMark
+from manyhands.engine.journal.records import unpack_within
 from manyhands.runs.shown.run_view import view_of
 from manyhands.runs.summaries import ItemFacts, summarizer_of
 
@@ -29,6 +28,10 @@ MAX_LABELS = 20
 """Labels of one item."""
 MAX_BLOB = 4 << 20
 """Bytes of a request or an output, as recorded, that is looked into. Of larger ones the calls, or their failures, are not counted."""
+MAX_JSON = 16 << 20
+"""Bytes of JSON of the items that are read at once, and of a request or an output. Of an item with more there is what its row says."""
+_MAX_USAGE = 1 << 12
+"""The same of what a step used."""
 VERDICT = "verdict"
 """The label that every item with a verdict has, besides those of its workload."""
 _MAX_KNOWN = 10_000
@@ -94,11 +97,11 @@ class Gatherer:
         self._known_labels: dict[tuple[Any, ...], tuple[tuple[str, str], ...]] = {}
 
     def page(self, behind: int, last: int, limit: int, steps: tuple[int, int], events: Events) -> list[Entry]:
-        """The entries of up to ``limit`` items behind a number, up to ``last``, in order.
+        """The entries of up to ``limit`` items behind a number, up to ``last``, in order: of at least one, if there is one.
 
         ``steps``: those behind the first id, up to the second one, are counted in ``events``.
         """
-        rows = self._rows(behind, last, limit)
+        rows = self._reader.items_numbered(behind, last, limit, MAX_JSON)
         if not rows:
             return []
         attempts = {row.number: row.attempt for row in rows}
@@ -114,37 +117,10 @@ class Gatherer:
     def entries(self, numbers: Iterable[int], steps: tuple[int, int], events: Events) -> Iterator[Entry]:
         """The entries of items, in order of their numbers. ``steps`` and ``events``: as for ``page``."""
         for first, last in _stretches(sorted(set(numbers))):
-            yield from self.page(first - 1, last, last - first + 1, steps, events)
-
-    def _rows(self, behind: int, last: int, limit: int) -> list[ItemRow]:
-        """Rows of items, one that is damaged without what it holds."""
-        try:
-            return self._reader.items_numbered(behind, last, limit)
-        except DamagedBlob:
-            marks = self._reader.item_marks(behind, limit)
-            return [self._row(mark) for mark in marks if mark.number <= last]
-
-    def _row(self, mark: ItemMark) -> ItemRow:
-        number, position, state, detail, attempt, finished = mark
-        try:
-            return self._reader.items_numbered(number - 1, number, 1)[0]
-        except DamagedBlob:
-            return ItemRow(
-                number,
-                str(number),
-                None,
-                ItemState(state),
-                attempt,
-                0,
-                0,
-                detail or None,
-                None,
-                None,
-                None,
-                None,
-                finished,
-                position,
-            )
+            behind = first - 1
+            while found := self.page(behind, last, last - behind, steps, events):
+                yield from found
+                behind = found[-1].number
 
     def _facts(self, rows: Sequence[ItemRow]) -> Sequence[ItemFacts]:
         """What the workload knows of items; of those with a record that it can't read: nothing."""
@@ -222,14 +198,14 @@ class _Counted:
     def answer(self) -> str:
         """The beginning of what was answered last."""
         try:
-            return "" if self.last_output is None else _text(text_of(unpack(self.last_output)["message"]["content"]))
+            return "" if self.last_output is None else _text(text_of(_unpacked(self.last_output)["message"]["content"]))
         except _DAMAGED:
             return ""
 
     def add_usage(self, blob: bytes) -> tuple[int, int, float]:
         """What a step used: tokens of input and of output, cost."""
         try:
-            usage = unpack(blob)
+            usage = unpack_within(blob, _MAX_USAGE)[0]
             tokens_in, tokens_out, cost = usage["input_tokens"], usage["output_tokens"], usage["cost"]
             self.tokens_in += tokens_in
             self.tokens_out += tokens_out
@@ -269,14 +245,18 @@ def _counted(marks: Iterable[StepMark], attempt: int, counted: tuple[int, int], 
     return found
 
 
+def _unpacked(blob: bytes) -> Json:
+    return unpack_within(blob, MAX_JSON)[0]
+
+
 def _calls(kind: str, request: bytes, output: bytes | None) -> list[tuple[str, bool]]:
     """The tool calls of a step: the name of the tool, and whether it failed."""
     try:
-        given: Json = unpack(request)
+        given: Json = _unpacked(request)
         names = [_short(call["name"]) for call in ([given["call"]] if kind == TOOL else given["calls"])]
         if output is None or (output[:1] != b"z" and _FAILED not in output):
             return [(name, False) for name in names]
-        found = unpack(output)
+        found = _unpacked(output)
         results = [found] if kind == TOOL else found["results"]
         return [(name, bool(result.get("failed"))) for name, result in zip(names, results, strict=True)]
     except _DAMAGED:

@@ -37,8 +37,8 @@ from manyhands.view.index.database import (
 DEFAULT_GIB = 5.0
 """What all indexes together may take."""
 NICENESS = 10
-MAX_ADDRESSES = 4 << 30
-"""Bytes of address space: many times what it needs."""
+MAX_ADDRESSES = 1 << 30
+"""Bytes of address space: many times what it needs, and what four such processes may take of any machine."""
 LOOK_SECONDS = 0.5
 """Between two looks at whether the journal has changed."""
 NETWORK_SECONDS = 5.0
@@ -208,7 +208,7 @@ def main() -> int:
     threading.Thread(target=_end_with_starter, daemon=True).start()
     try:
         keep_up(given.run_folder, given.index_dir, int(given.index_gib * 2**30))
-    except MemoryError:
+    except (MemoryError, SystemError):  # the latter if memory runs out while JSON is parsed
         print(f"{given.run_folder}: it holds too much to be indexed", file=sys.stderr)
         return _FAILED
     except (ManyhandsError, OSError) as error:
