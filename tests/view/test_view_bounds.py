@@ -24,6 +24,7 @@ import pytest
 
 from manyhands.core.errors import RunError
 from manyhands.engine.journal.browsing import JournalBrowser
+from manyhands.engine.journal.records import DamagedBlob
 from manyhands.runs.shown.blocks import Note, Text, Value
 from manyhands.runs.shown.grades import graded_blocks
 from manyhands.view.links import Links
@@ -122,6 +123,11 @@ def test_a_few_bytes_do_not_become_very_many(view: View) -> None:
 def test_an_item_that_is_too_large_says_so(view: View) -> None:
     run = ids_of(view)["bombs"]
     assert "too large to be shown" in quick(view, f"/runs/{run}/items").text
+
+
+def test_items_that_are_gone_through_are_bounded_too(folder: Path) -> None:
+    with closing(JournalBrowser(folder / "bombs")) as reader, pytest.raises(DamagedBlob, match="holds more than"):
+        list(reader.results())
 
 
 def test_a_few_bytes_do_not_become_very_many_objects(tmp_path: Path) -> None:

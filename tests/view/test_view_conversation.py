@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.engine.journal.browsing import JournalBrowser
-from manyhands.view.conversation import ConversationReader
+from manyhands.view.conversation import MAX_PARTS, ConversationReader
 from manyhands.view.pages.item import item_page
 from tests.support.made_journals import MadeStep, Pages, answered_alone, answered_together, asked, made_journal, write
 from tests.support.shown_runs import links_in
@@ -103,4 +103,15 @@ async def test_a_result_that_is_too_far_on_is_not_said_to_be_missing(tmp_path: P
     pages = Pages(made_journal(tmp_path / "other", [*steps[:200], asked(scope="A"), *steps[200:-1]]))
     html = pages.html(await item_page(pages.site, pages.id, 1, {}))
     assert (html.count("no result recorded"), html.count("its result is further on, if it is recorded")) == (1, 0)
+    pages.close()
+
+
+async def test_of_very_many_small_parts_the_others_are_counted(tmp_path: Path) -> None:
+    many: dict[str, Any] = {"added": [{}] * (MAX_PARTS + 500), "settings": {}}
+    steps = [MadeStep("model", many, {"message": None}), asked(*["t"] * 10)]
+    pages = Pages(made_journal(tmp_path / "run", steps))
+    html = pages.html(await item_page(pages.site, pages.id, 1, {}))
+    assert "500 more messages not shown" in html
+    assert "10 more calls not shown" in html
+    assert len(html) < 1_000_000
     pages.close()

@@ -91,7 +91,7 @@ def viewing(tmp_path: Path, folder: Path, *before: str, words: tuple[str, ...] =
 
 def assert_sound(viewer: Viewing, name: str = "sound", items: int = ITEMS) -> None:
     """All pages of a run are there, and the viewer has nothing to complain of."""
-    seen = viewer.crawl(f"/runs/{name}", 40)
+    seen = viewer.crawl(f"/runs/{name}", 12)
     assert set(seen) == {200}, viewer.refused
     assert len(viewer.json(f"/runs/{name}/items")["items"]) == items
     assert viewer.errors == ""
@@ -137,11 +137,17 @@ def test_a_damaged_item_is_the_only_one_that_is(tmp_path: Path, folder: Path, ma
             assert "Question" in viewer.page(f"{base}/items/3").words, "its steps are sound"
             for form, lines in (("jsonl", ITEMS), ("keys", ITEMS), ("csv", ITEMS + 1)):
                 assert viewer.page(f"{base}/export?as={form}").body.count(b"\n") == lines
-            assert set(viewer.crawl(f"{base}/items/2", 15)) <= {200, 409}, viewer.refused
+            assert set(viewer.crawl(f"{base}/items/2", 8)) <= {200, 409}, viewer.refused
         assert_sound(viewer)
 
 
-@pytest.mark.parametrize("column", ["request", "output", "usage", "kind", "scope", "started_at"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("output", "usage", "kind"),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("request", "scope", "started_at")),
+    ],
+)
 def test_a_damaged_step_is_the_only_one_that_is(
     tmp_path: Path, folder: Path, made: Callable[[str], Path], column: str
 ) -> None:
@@ -153,7 +159,7 @@ def test_a_damaged_step_is_the_only_one_that_is(
         for number in range(len(values)):
             base = f"/runs/damaged-{number}"
             assert len(viewer.json(f"{base}/items/2")["conversation"]["steps"]) >= 2
-            assert set(viewer.crawl(f"{base}/items/2", 15)) <= {200, 409}, viewer.refused
+            assert set(viewer.crawl(f"{base}/items/2", 8)) <= {200, 409}, viewer.refused
             assert len(viewer.json(f"{base}/items")["items"]) == ITEMS
         assert_sound(viewer)
 
@@ -315,8 +321,14 @@ def test_a_folder_that_must_not_be_looked_into(tmp_path: Path, folder: Path, mad
 # --- Other versions, other modes
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4])
-@pytest.mark.parametrize("words", [("--no_index",), ()])
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        *((steps, ()) for steps in (1, 4)),
+        *(pytest.param(steps, (), marks=pytest.mark.slow) for steps in (2, 3)),
+        *((steps, ("--no_index",)) for steps in (1, 2, 3, 4)),
+    ],
+)
 def test_an_older_journal_is_read_and_stays_as_it_is(
     tmp_path: Path, folder: Path, finished: Path, steps: int, words: tuple[str, ...]
 ) -> None:

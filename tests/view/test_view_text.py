@@ -376,7 +376,7 @@ def test_a_long_text_is_not_coloured_by_a_lexer_that_would_take_long(language: s
     start = perf_counter()
     assert "<span" not in code(text, language)
     assert "<span" in code(text[:MAX_SLOW_CODE], language)
-    assert perf_counter() - start < 1
+    assert perf_counter() - start < 10
 
 
 def test_a_page_colours_no_more_code_than_one_text_may_hold_several_times() -> None:
@@ -436,7 +436,7 @@ def test_large_json_takes_no_longer_than_what_is_shown_of_it() -> None:
         shown = pretty_json(value)
         assert shown.endswith(" more characters)")
         assert len(shown) < 1_000_000
-    assert perf_counter() - start < 1
+    assert perf_counter() - start < 10
 
 
 def test_deep_json_stays_small() -> None:

@@ -17,6 +17,7 @@ from manyhands.agents.task import CLOCK
 from manyhands.agents.trajectory import MODEL, TOOL, TOOLS, as_text
 from manyhands.core.jsonio import loads
 from manyhands.core.messages import text_of
+from manyhands.core.text import counted
 from manyhands.engine.contract import RecordedStep
 from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser, StepOutline, Value
 from manyhands.engine.journal.records import DamagedBlob
@@ -37,6 +38,8 @@ MAX_TEXT = 64_000
 MAX_PAGE = 1_200_000
 """Characters of all texts of a page, about. What comes behind is cut to a few lines."""
 _MIN_TEXT = 300
+MAX_PARTS = 3000
+"""Messages, calls, images and labelled texts of a page together. Empty ones take room, too."""
 _Call: TypeAlias = tuple[str, int]
 """The address of the step of a turn, and the place of one of its calls."""
 Describe = Callable[[RecordedStep], Iterable[tuple[str, str]]]
@@ -169,6 +172,7 @@ class ConversationReader:
         self._describe = describe
         self._left = most
         self._left_to_unpack = _MAX_VALUES
+        self._parts_left = MAX_PARTS
         self._told = set[int]() if told is None else told
 
     def page(self, start: int = 0) -> ConversationPage:
@@ -180,6 +184,7 @@ class ConversationReader:
         shown, more = outline[:end], len(outline) > end
         if not shown:
             return ConversationPage([], 0, count, None, None)
+        self._parts_left = MAX_PARTS
         earlier = reader.outline_before(item, attempt, shown[0].id, PAGE)
         first = 1 + reader.steps_before(item, attempt, shown[0].id)
         steps = self._shown(shown)
@@ -337,6 +342,7 @@ class ConversationReader:
         if outline.kind in (TOOL, TOOLS) and isinstance(request, dict) and "turn" in request:
             found = dict(self._results(outline, request, output))
             calls = request["calls"] if outline.kind == TOOLS else [request["call"]]
+            calls, more = self._first_of(calls, "call")
             shown = [
                 ShownCall(
                     str(call.get("name")),
@@ -345,7 +351,7 @@ class ConversationReader:
                 )
                 for call in calls
             ]
-            step.messages = [ShownMessage("tool", ShownText(""), calls=shown)]
+            step.messages = [ShownMessage("tool", ShownText(""), more, calls=shown)]
             return
         recorded = RecordedStep(
             self._attempt,
@@ -358,7 +364,10 @@ class ConversationReader:
             outline.finished_at,
             outline.usage,
         )
-        step.labelled = [(label, self._text(text, "")) for label, text in self._describe(recorded)]
+        labelled, more = self._first_of([*self._describe(recorded)], "part")
+        step.labelled = [(label, self._text(text, "")) for label, text in labelled]
+        if more:
+            step.labelled.append(("", ShownText(more, -1)))
 
     def _model_step(
         self,
@@ -368,11 +377,14 @@ class ConversationReader:
         results: _Results,
         step: int,
     ) -> Iterator[ShownMessage]:
-        for number, message in enumerate(request["added"]):
+        messages, more = self._first_of(request["added"], "message")
+        for number, message in enumerate(messages):
             note = "given" if "_given" in message else ""
             if "_synthetic" in message:
                 note = f"by this program: {message['_synthetic']}"
             yield self._message(message, f"request/added/{number}", note, _Results(), turn)
+        if more:
+            yield ShownMessage("", ShownText(more, -1, "request/added"))
         if "overflow" in output:
             yield ShownMessage("overflow", self._text(str(output["overflow"]), "output/overflow"))
         message = output.get("message")
@@ -400,12 +412,20 @@ class ConversationReader:
         shown = ShownMessage(str(message.get("role")), text, note)
         shown.reasoning = self._text(str(reasoning or ""), f"{path}/reasoning")
         shown.is_encrypted = not reasoning and bool(message.get("reasoning_details"))
+        calls, more_calls = self._first_of(message.get("tool_calls") or (), "call")
         shown.calls = [
-            self._call(call, f"{path}/tool_calls/{index}", (turn, index), results)
-            for index, call in enumerate(message.get("tool_calls") or ())
+            self._call(call, f"{path}/tool_calls/{index}", (turn, index), results) for index, call in enumerate(calls)
         ]
-        shown.images = [*_images(content)]
+        shown.images, more_images = self._first_of([*_images(content)], "image")
+        shown.note = ", ".join(filter(None, (note, more_calls, more_images)))
         return shown
+
+    def _first_of(self, parts: Sequence[Any], name: str) -> tuple[Sequence[Any], str]:
+        """As many parts as there is room for, and a text that counts the others."""
+        found = parts[: self._parts_left]
+        self._parts_left -= len(found)
+        left = len(parts) - len(found)
+        return found, f"{counted(left, f'more {name}')} not shown" if left else ""
 
     def _call(self, call: Mapping[str, Any], path: str, key: _Call, results: _Results) -> ShownCall:
         function = call.get("function") or {}

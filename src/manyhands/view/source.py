@@ -29,7 +29,7 @@ THREADS = 4
 MAX_SECONDS = 3.0
 """That the queries for a page may take together, also on a busy machine."""
 _LIVE = ("running", "paused")
-_NAMES = 8
+_NAMES = 50
 """Models or targets of a run that a list names."""
 _MAX_NAME = 300
 """Characters of such a name."""

@@ -16,13 +16,13 @@ from time import monotonic
 from typing import Any, Literal
 
 from manyhands.core.errors import RunError, StorageError
-from manyhands.core.jsonio import line
+from manyhands.core.jsonio import Json, line
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.database import connect, queries, storage_errors
 from manyhands.engine.journal.reader import JOURNAL, EarlierOutcome, JournalReader, RecordedSession, read_step
-from manyhands.engine.journal.records import DamagedBlob, unpack
+from manyhands.engine.journal.records import DamagedBlob, unpack, unpack_within
 
 MAX_QUERY_SECONDS = 1.0
 """That one query may take, where queries are limited."""
@@ -168,6 +168,10 @@ class JournalBrowser(JournalReader):
 
     def last_session(self) -> RecordedSession | None:
         return next(iter(self.sessions(1)), None)
+
+    def _unpack(self, blob: bytes) -> Json:
+        """Raises DamagedBlob for more than what an item may hold to be shown."""
+        return unpack_within(blob, MAX_ROW_BYTES)[0]
 
     def _read_usage(self, blob: bytes) -> Usage:
         """What can't be read is not counted."""

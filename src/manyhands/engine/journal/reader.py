@@ -305,16 +305,16 @@ class JournalReader:
     def results(self) -> Iterator[ItemResult]:
         """Every item that is still in the input, in its order, streamed."""
         for key, payload, state, performances, message, record, finished, _ in self._streamed("exported_items"):
-            found = unpack(record) if record else None
-            yield ItemResult(key, unpack(payload), _STATES[state], performances, message, found, finished)
+            found = self._unpack(record) if record else None
+            yield ItemResult(key, self._unpack(payload), _STATES[state], performances, message, found, finished)
 
     def completed_records(self) -> Iterator[Json]:
         """The records of completed items that are still in the input, in its order, streamed."""
-        return (unpack(record) for record, _ in self._streamed("completed_records"))
+        return (self._unpack(record) for record, _ in self._streamed("completed_records"))
 
     def payloads(self) -> Iterator[Json]:
         """Of all items that are still in the input, in its order, streamed."""
-        return (unpack(payload) for payload, _ in self._streamed("payloads"))
+        return (self._unpack(payload) for payload, _ in self._streamed("payloads"))
 
     def unwritten(self) -> Iterator[ItemRow]:
         """Ended items whose output line is not known to be on disk."""
@@ -471,6 +471,9 @@ class JournalReader:
         for number, usage in self._all("usage_of_items", line(list(item_numbers))):
             found[number] += self._read_usage(usage)
         return found
+
+    def _unpack(self, blob: bytes) -> Json:
+        return unpack(blob)
 
     def _read_usage(self, blob: bytes) -> Usage:
         return Usage.from_json(unpack(blob))

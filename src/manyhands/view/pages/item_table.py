@@ -145,6 +145,11 @@ def all_columns(view: RunView) -> list[Column]:
     return [*first[:place], *own, *first[place:], *(column for column in COMMON if column.name in _LAST)]
 
 
+def usual_columns(view: RunView) -> list[Column]:
+    """The columns that are shown without asking for them, if they say something."""
+    return [column for column in all_columns(view) if column.name not in _HIDDEN]
+
+
 def chosen_columns(columns: Sequence[Column], items: Sequence[ShownItem], wanted: str) -> list[Column]:
     """The columns that are shown: those that were named, else those that say something in these rows."""
     names = set(filter(None, wanted.split(",")))

@@ -227,7 +227,7 @@ class _Report:
 
     def _table(self, room: int) -> Table:
         items = self._listed()
-        columns = chosen_columns(all_columns(self._view), items[:_AT_ONCE], "")
+        columns = chosen_columns(all_columns(self._view), items, "")
         rows = [[_cell(column, item) for column in columns] for item in items]
         sample = rows[:: max(1, len(rows) // _AT_ONCE)]
         size = self._size([self._table_part(Table(columns, sample))])

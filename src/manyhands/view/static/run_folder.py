@@ -26,7 +26,7 @@ from manyhands.runs.steering.selection import Selection
 from manyhands.runs.summaries import run_status
 from manyhands.view.conversation import value_at
 from manyhands.view.links import Pairs
-from manyhands.view.pages.item_table import all_columns, chosen_columns, shown_items
+from manyhands.view.pages.item_table import shown_items, usual_columns
 from manyhands.view.pages.run import ledger_values, notes
 from manyhands.view.rendering import STATE_TONES, Renderer, duration, money, short, since
 from manyhands.view.source import ShownRun, explained, look_at
@@ -318,7 +318,7 @@ class _RunPages:
         self, rows: Sequence[ItemRow], number: int, columns: Sequence[Column] | None, *, has_more: bool
     ) -> Sequence[Column]:
         items = shown_items(self._reader, self._view, rows) if rows else []
-        columns = chosen_columns(all_columns(self._view), items, "") if columns is None else columns
+        columns = usual_columns(self._view) if columns is None else columns
         cells = [[item.cells[column.name] for column in columns] for item in items]
         place = next(n for n, column in enumerate(columns) if column.name == "label")
         for line, item in zip(cells, items, strict=True):
