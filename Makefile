@@ -15,8 +15,8 @@ N ?= 100
 LITELLM ?= $(VENV)-litellm/bin/litellm
 # With real processes, kills and limits of time, one test in some thousands meets a busy machine: what fails is run once more, and is
 # named RERUN in the summary. A test that is named there twice is to be mended. slow-test, attack-test and crash-test repeat nothing.
-# Many tests only wait, so five at once keep two processors busy. Each process takes some 700 MB.
-TESTS_AT_ONCE ?= 5
+# Many tests only wait, so four at once keep two processors busy. Each process takes some 700 MB.
+TESTS_AT_ONCE ?= 4
 # Tests start many processes: what they compile is kept, whatever is usual on this machine.
 export PYTHONDONTWRITEBYTECODE :=
 # As in an activated environment: programs that tests start may be called python.

@@ -199,7 +199,8 @@ async def main():
         await asyncio.sleep(60)
 asyncio.run(main())
 """
-    ours = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    root = Path(__file__).parents[2]
+    ours = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=root)
     assert ours.stdout is not None
     server, child = map(int, ours.stdout.readline().split())
     assert alive(server)

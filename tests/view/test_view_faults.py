@@ -620,7 +620,7 @@ def test_the_journal_is_only_opened_to_be_read(tmp_path: Path, folder: Path) -> 
 def test_a_row_that_ended_is_sent_soon(tmp_path: Path, folder: Path) -> None:
     """By the clock of the journal: each row within some seconds of the end of its item, half of them within two. What ended between the
     making of the page and the beginning of listening is sent too."""
-    with owner(folder, 60) as command, viewing(tmp_path, folder) as viewer:
+    with owner(folder, 180) as command, viewing(tmp_path, folder) as viewer:
         assert command.wait_until(lambda: viewer.runs().get("r", {}).get("run_id"), 60)
         run_id = viewer.runs()["r"]["run_id"]
         page = viewer.json(f"/runs/{run_id}/items")["items"]
@@ -631,7 +631,7 @@ def test_a_row_that_ended_is_sent_soon(tmp_path: Path, folder: Path) -> None:
             seen = dict(ended_rows(events))
         with closing(sqlite3.connect(f"file:{folder / 'r' / JOURNAL}?mode=ro", uri=True)) as journal:
             ends = dict(journal.execute("SELECT number, finished_at FROM items"))
-    assert shown | set(seen) == {*range(1, 61)}
+    assert shown | set(seen) == {*range(1, 181)}
     late = sorted(at - ends[number] for number, at in seen.items() if ends[number] > began)
     assert len(late) > 10
     assert late[len(late) // 2] < 2.0
