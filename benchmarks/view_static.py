@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,7 +55,7 @@ def _opened(page: Path, chromium: str) -> Iterator[Row]:
             context = browser.new_context(java_script_enabled=has_scripts)
             tab = context.new_page()
             asked: list[Request] = []
-            tab.on("request", asked.append)
+            tab.on("request", partial(asked.append))  # Playwright marks what it is given
             begin = time.perf_counter()
             tab.goto(page.as_uri())
             tab.locator("h1").first.wait_for()
