@@ -105,12 +105,13 @@ def summarise(reader: JournalReader) -> Summary:
     """A run in figures."""
     usage = reader.usage()
     session = reader.last_session()
+    facts = reader.facts("run_id", "workload", "created_at", "seed", "version")
     return {
-        "run_id": reader.meta("run_id"),
-        "workload": reader.meta("workload"),
-        "created_at": timestamp(reader.meta("created_at")),
-        "seed": reader.meta("seed"),
-        "version": reader.meta("version"),
+        "run_id": facts["run_id"],
+        "workload": facts["workload"],
+        "created_at": timestamp(facts["created_at"]),
+        "seed": facts["seed"],
+        "version": facts["version"],
         "ledger": ledger_of(reader),
         "usage": cast(RunUsage, {**usage.to_json(), "total_tokens": usage.total_tokens, "cost": round(usage.cost, 6)}),
         "simulated": usage.simulated_calls > 0,

@@ -9,8 +9,8 @@ from manyhands.cli.plain import add_data_dir, parser, shown_path
 from manyhands.core.errors import UserError
 from manyhands.core.text import counted
 from manyhands.runs.folders import find_run
+from manyhands.view.static import MOST_MB
 
-DEFAULT_MB = 25.0
 LEAST_MB, MAX_MB = 1.0, 2000.0
 
 
@@ -38,7 +38,7 @@ def _write_file(folder: Path, path: Path, options: argparse.Namespace) -> int:
     from manyhands.view.static.run_document import write_run_report
 
     with bytes_written_aside(path) as handle:
-        most = DEFAULT_MB if options.most_mb is None else options.most_mb
+        most = MOST_MB if options.most_mb is None else options.most_mb
         contents = write_run_report(
             handle,
             folder,
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_megabytes,
         metavar="N",
         help=f"size of the file in MB: conversations of failed items come first, then those with the lowest scores, then an even choice of "
-        f"the others (default: {DEFAULT_MB:g})",
+        f"the others (default: {MOST_MB:g})",
     )
     result.add_argument(
         "--redact", action="store_true", help="replace secrets by [redacted] instead of stopping at the first"

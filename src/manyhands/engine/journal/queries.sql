@@ -15,6 +15,10 @@ WHERE instr(?, '"' || lower(name) || '"') OR lower(name) = 'json_each';
 -- name: get_meta
 SELECT value FROM meta WHERE name = ?;
 
+-- name: several_meta
+-- a JSON list of names
+SELECT name, value FROM meta WHERE name IN (SELECT value FROM json_each(?));
+
 -- name: start_items
 -- number, time
 UPDATE items SET state = 'running', performances = performances + 1, started_at = coalesce(started_at, v.column2)

@@ -194,8 +194,16 @@ class JournalReader:
     def meta(self, name: str, default: Json = None) -> Json:
         """A fact about the run."""
         row = self._one("get_meta", name)
+        return default if row is None else self._fact(name, row[0])
+
+    def facts(self, *names: str) -> dict[str, Json]:
+        """Several facts about the run, by their names: None for those that are not recorded."""
+        found = self._all("several_meta", line(list(names)))
+        return {**dict.fromkeys(names), **{name: self._fact(name, value) for name, value in found}}
+
+    def _fact(self, name: str, value: Any) -> Json:
         try:
-            return default if row is None else loads(row[0])
+            return loads(value)
         except (ValueError, TypeError) as error:
             raise RunError(f"{self._path}: damaged: the fact {name!r} can't be read") from error
 

@@ -20,6 +20,7 @@ from manyhands.view.pages.item_table import ShownItem, all_columns, chosen_colum
 from manyhands.view.pages.run import ledger_values, notes
 from manyhands.view.rendering import Renderer
 from manyhands.view.source import ShownRun, explained, look_at
+from manyhands.view.static import MOST_MB
 from manyhands.view.static.document import as_part, inline_parts, without_blanks
 from manyhands.view.static.item_choice import Candidates, candidates, evenly
 from manyhands.view.static.passing_on import STOPPING, PassingOn, without_folders
@@ -27,8 +28,6 @@ from manyhands.view.static.run_pages import WorkloadPage, overview, workload_pag
 from manyhands.view.static.shown_items import ShownItems
 from manyhands.view.static.static_links import RunDocumentLinks
 
-MOST_MB = 25
-"""Size of a document, unless another one is asked for: 10⁶ bytes each."""
 _PAGES_SHARE, _TABLE_SHARE = 0.35, 0.25
 """Of the size: the most that the pages of the workload and the table of items take."""
 _FAILED_SHARE, _LOWEST_SHARE = 0.5, 0.5
