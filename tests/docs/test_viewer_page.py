@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from manyhands.view.pages.help import KEYS
+from tests.support.browsers import needs_chromium
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs/images"
-CHROMIUM = Path("/usr/bin/chromium")
 MOST_BYTES, WIDTH = 200_000, 1280
 LONGEST = 300.0
 
@@ -52,7 +52,7 @@ def test_the_documentation_shows_six_small_pictures() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no Chromium")
+@needs_chromium
 def test_they_are_made_of_real_runs_whose_pages_report_nothing_and_ask_nobody(tmp_path: Path) -> None:
     command = [sys.executable, "tools/screenshots.py", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST)

@@ -146,11 +146,11 @@ def compared(base: Path, *others: Path, after: int = -1, limit: int = 100) -> li
 def test_common_items_are_found_however_late_they_come(tmp_path: Path) -> None:
     base = run_of(tmp_path / "base", range(450))
     (section,) = compared(base, run_of(tmp_path / "late", range(310, 450)))
-    assert facts(section)["Shown"].text == "rows 1 to 400, of which both have 90"
+    assert facts(section)["Shown"].text == "items 1 to 400, of which both have 90"
     onward = facts(section)["Next"].link
     assert onward is not None
     (last,) = compared(base, tmp_path / "late", after=int(onward.query["after"]))
-    assert facts(last)["Shown"].text == "rows 401 to 450, of which both have 50"
+    assert facts(last)["Shown"].text == "items 401 to 450, of which both have 50"
     assert "Next" not in facts(last)
     with pytest.raises(KeyError):
         compared(base, run_of(tmp_path / "another", range(1000, 1010)))
@@ -159,9 +159,9 @@ def test_common_items_are_found_however_late_they_come(tmp_path: Path) -> None:
 def test_where_looking_ends_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "MAX_LOOKED_AT", 200)
     (section,) = compared(run_of(tmp_path / "base", range(450)), run_of(tmp_path / "late", [440]))
-    assert facts(section)["Shown"].text == "rows 1 to 200, of which both have 0"
+    assert facts(section)["Shown"].text == "items 1 to 200, of which both have 0"
     assert "Next" in facts(section)
-    assert "None of these rows is in both runs." in text_in(section)
+    assert "None of these items is in both runs." in text_in(section)
 
 
 def test_runs_that_are_not_compared_are_named(tmp_path: Path) -> None:
@@ -178,6 +178,6 @@ def test_damaged_items_are_left_out_of_a_comparison_and_counted(tmp_path: Path) 
     damage(base, 1)
     damage(other, 2, "payload")
     (section,) = compared(base, other)
-    assert facts(section)["Shown"].text == "rows 1 to 5, of which both have 5"
+    assert facts(section)["Shown"].text == "items 1 to 5, of which both have 5"
     assert "2 rows left out: damaged in one of the runs." in text_in(section)
     assert [row["pairs"].text for table in parts(section, Table) for row in rows(table)] == ["3"]

@@ -61,7 +61,7 @@ class View:
 
 
 @contextmanager
-def viewed(folders: Sequence[Path], cache: Path, **options: Any) -> Iterator[View]:
+def served(folders: Sequence[Path], cache: Path, **options: Any) -> Iterator[View]:
     """The viewer over these folders. ``cache``: its own folder; ``options``: of ViewOptions."""
     links: list[str] = []
     ready = threading.Event()

@@ -19,7 +19,7 @@ from manyhands.io.loopback import Address
 from manyhands.runs.folders import find_runs
 from manyhands.view.answers import add_headers, failures
 from manyhands.view.index.building import build
-from manyhands.view.index.database import make_private, stem_of
+from manyhands.view.index.database import make_folder, stem_of
 from manyhands.view.index.pool import Indexes
 from manyhands.view.links import Links
 from manyhands.view.pages.page import Site
@@ -145,7 +145,7 @@ def shown_runs(folder: Path, cache: Path, *, with_index: bool = True) -> Iterato
     """Show the runs of ``make_runs``. ``cache``: a folder for indexes, which are made beforehand."""
     folders = sorted(folder.glob("*/data"))
     if with_index:
-        make_private(cache)
+        make_folder(cache)
         for run in (found for each in folders for found in find_runs(each, sub_runs=True)):
             with closing(JournalReader(run)) as reader:
                 build(reader, stem_of(run, run_id_of(run), cache), lambda: None)

@@ -208,8 +208,8 @@ def test_two_batches_are_compared_by_the_rows_that_both_have(folder: BatchFolder
         run_id = other.meta("run_id")
         numbers = {row.key: row.number for row in other.items()}
         keys = [row.key for row in view.reader.items()]
-    assert facts_of(parts)["Shown"].text == "rows 1 to 3, of which both have 2"
-    means = {each["Mean of"].text: each for each in rows_of(parts, "Means over these rows")}
+    assert facts_of(parts)["Shown"].text == "items 1 to 3, of which both have 2"
+    means = {each["Mean of"].text: each for each in rows_of(parts, "Means over these items")}
     assert texts(means["Score"]) == {
         "Mean of": "Score",
         "Rows": "2",
@@ -218,7 +218,7 @@ def test_two_batches_are_compared_by_the_rows_that_both_have(folder: BatchFolder
         "Difference": "+0.125",
     }
     assert means["Turns"]["Difference"].text == "-0.50"
-    differing = rows_of(parts, "Rows that differ")
+    differing = rows_of(parts, "Items that differ")
     assert [each["Row"].text for each in differing] == ["prompt 2", "prompt 0"]
     assert differing[0]["Row"].link == Link(item=3, versus=numbers[keys[2]], versus_run=run_id)
     assert (differing[0]["Score"].text, differing[0]["Verdict"].text) == ("0.750 → 1.000", "borderline → pass")

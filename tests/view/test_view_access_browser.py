@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,14 +10,12 @@ import pytest
 from aiohttp import web
 
 from manyhands.io.loopback import Address
+from tests.support.browsers import ARGUMENTS, CHROMIUM, needs_chromium
 from tests.support.guarded_viewers import SECRET, STATIC, Viewer
 from tests.support.view_servers import server
 
 playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync")  # fmt: skip
+pytestmark = needs_chromium
 ATTEMPTS = """
 async (base) => {
   const found = {};

@@ -32,7 +32,7 @@ from manyhands.view.live import MAX_LISTENERS
 from manyhands.view.rendering import Renderer
 from manyhands.view.text import MAX_PAGE_TEXT
 from tests.support.engine_runs import perform_steps_run
-from tests.support.served_views import Got, View, viewed
+from tests.support.served_views import Got, View, served
 
 MEGABYTES = 300
 """That a bomb unpacks to."""
@@ -97,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def view(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
-    with viewed([folder], tmp_path_factory.mktemp("cache"), has_index=False) as found:
+    with served([folder], tmp_path_factory.mktemp("cache"), has_index=False) as found:
         yield found
 
 
@@ -135,7 +135,7 @@ def test_a_few_bytes_do_not_become_very_many_objects(tmp_path: Path) -> None:
     blobs = [b"z" + zlib.compress(b"[%b]" % b",".join([each] * count)) for each in (b"{}", b"0")]
     changed(run, "UPDATE items SET record = ? WHERE number = 1", blobs[0])
     changed(run, "UPDATE items SET payload = ? WHERE number = 2", blobs[1])
-    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+    with served([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
         run_id = ids_of(view)["objects"]
         began = monotonic()
         assert quick(view, f"/runs/{run_id}/items").text.count("too large to be shown") == 2
@@ -146,7 +146,7 @@ def test_a_few_bytes_do_not_become_very_many_objects(tmp_path: Path) -> None:
 def test_of_a_large_record_the_beginning_is_shown(tmp_path: Path) -> None:
     run = make(tmp_path / "runs", "large")
     changed(run, "UPDATE items SET record = ? WHERE number = 1", b"j[%b]" % b",".join([b"12345"] * 300_000))
-    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+    with served([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
         page = f"/runs/{ids_of(view)['large']}/items/1?tab=raw"
         got = quick(view, page)
         assert len(got.body) < 2_000_000
@@ -164,7 +164,7 @@ def test_of_very_many_failures_the_last_ones_are_listed(tmp_path: Path) -> None:
         "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000) "
         "INSERT INTO failures(item, attempt, at, cause, message) SELECT 1, 1, 1.79e9, 'model', 'failure ' || n FROM n",
     )
-    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+    with served([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
         got = quick(view, f"/runs/{ids_of(view)['failures']}/items/1?tab=attempts")
     assert "2,800 earlier failures are not listed." in got.text
     assert got.text.count("failure 29") == 100
@@ -210,7 +210,7 @@ def test_pipes_and_links_to_nowhere_keep_nobody_waiting(view: View) -> None:
 def test_a_run_in_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
     shown = make(tmp_path / "runs", "shown")
     other = make(tmp_path, "other")
-    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+    with served([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
         old = ids_of(view)["shown"]
         assert view.get(f"/runs/{old}/items/1").status == 200
         shutil.rmtree(shown)
@@ -288,7 +288,7 @@ def test_a_view_in_the_place_of_a_table_is_one_line_and_takes_nothing(tmp_path: 
             "ALTER TABLE meta RENAME TO m; CREATE VIEW meta AS SELECT name, value FROM m "
             "WHERE instr(printf('%.*c', 600000, 'a'), printf('%.*c', 300000, 'a') || 'b') = 0"
         )
-    with viewed([tmp_path], tmp_path / "cache", has_index=False) as view:
+    with served([tmp_path], tmp_path / "cache", has_index=False) as view:
         began = monotonic()
         runs = {run["run"]: run for run in json.loads(view.get("/?format=json").body)["runs"]}
         assert monotonic() - began < 3
@@ -312,7 +312,7 @@ def test_pipes_in_the_place_of_results_keep_nobody_waiting(tmp_path: Path) -> No
     for name in ("session.json", "runstats.json", "master_log.jsonl"):
         os.mkfifo(results / name)
     os.mkfifo(results.parents[1] / "definitions" / "config.yml")
-    with viewed([tmp_path], tmp_path / "cache", has_index=False) as view:
+    with served([tmp_path], tmp_path / "cache", has_index=False) as view:
         run = ids_of(view)["memory"]
         for address in ("", "/items", "/items/1?tab=result", *(f"/pages/{each}" for each in PAGES_OF_MEMORY)):
             assert quick(view, f"/runs/{run}{address}").status == 200
@@ -335,7 +335,7 @@ def test_links_out_of_a_run_are_not_followed(tmp_path: Path) -> None:
     figures = {"conversations": 424242, "scores": {"scored": 1, "mean": 0.5, "verdicts": {"s3cret": 7}}}
     (outside / "import_summary.json").write_text(json.dumps(figures))
     (imported / "import_summary.json").symlink_to(outside / "import_summary.json")
-    with viewed([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
+    with served([tmp_path / "runs"], tmp_path / "cache", has_index=False) as view:
         runs = ids_of(view)
         addresses = [f"/runs/{runs['memory']}{each}" for each in ("", "/items/1?tab=result")]
         addresses += [f"/runs/{runs['memory']}/pages/{each}" for each in PAGES_OF_MEMORY]
@@ -354,7 +354,7 @@ def test_a_file_of_nothing_is_not_read(tmp_path: Path) -> None:
     ):
         path.touch()
         os.truncate(path, 3 * MEGABYTES << 20)
-    with viewed([tmp_path], tmp_path / "cache", has_index=False) as view:
+    with served([tmp_path], tmp_path / "cache", has_index=False) as view:
         runs = ids_of(view)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for address in (
@@ -386,7 +386,7 @@ def test_what_an_item_had_come_to_before_does_not_become_very_many_bytes(tmp_pat
     assert (second.record, second.message) == ([1], None)
     assert third.record is None
     assert "damaged" in str(third.message)
-    with viewed([tmp_path], tmp_path / "cache", has_index=False) as view:
+    with served([tmp_path], tmp_path / "cache", has_index=False) as view:
         got = quick(view, f"/runs/{ids_of(view)['earlier']}/items/1?tab=attempts")
         assert (got.status, got.text.count("what it holds is too large to be shown")) == (200, 1)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10

@@ -17,9 +17,9 @@ from playwright.async_api import Page, async_playwright
 
 from manyhands.runs.shown.blocks import Chart, Lane, Lanes, Link, Mark, Series, Span
 from manyhands.view.charts import LEVELS, SCRIPTS, STYLES, chart_html
+from tests.support.browsers import CHROMIUM, needs_chromium
 
-CHROMIUM = Path("/usr/bin/chromium")
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no Chromium")
+pytestmark = needs_chromium
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -106,7 +106,7 @@ async def visit(address: str, look: Look, *, scripts: bool = True, width: int = 
             "--no-first-run",
             "--disable-background-networking",
         ]
-        browser = await started.chromium.launch(executable_path=str(CHROMIUM), args=arguments)
+        browser = await started.chromium.launch(executable_path=CHROMIUM, args=arguments)
         page = await browser.new_page(java_script_enabled=scripts, viewport={"width": width, "height": 900})
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))

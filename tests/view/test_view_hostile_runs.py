@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html.parser import HTMLParser
@@ -14,21 +13,12 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from tests.support.browsers import ARGUMENTS, CHROMIUM
 from tests.support.engine_runs import make_steps_run
 from tests.support.hostile_runs import GROUPS, TEXTS, file_name, hostile_runs
-from tests.support.served_views import View, viewed
+from tests.support.served_views import View, served
 
 playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 TABS = ("conversation", "result", "timeline", "attempts", "raw")
 MAX_PAGE = 2_500_000
 """Bytes of a page: all of these have very long names everywhere."""
@@ -82,7 +72,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def view(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
-    with viewed([runs[0].parent], tmp_path_factory.mktemp("cache")) as found:
+    with served([runs[0].parent], tmp_path_factory.mktemp("cache")) as found:
         yield found
 
 
@@ -236,7 +226,7 @@ def test_a_text_as_a_filter_is_text_on_the_page(view: View) -> None:
 
 
 def test_folders_of_any_name_are_listed(names: Path, tmp_path: Path) -> None:
-    with viewed([names], tmp_path / "cache", has_index=False) as view:
+    with served([names], tmp_path / "cache", has_index=False) as view:
         got, twin = view.get("/"), view.get("/?format=json")
         assert (got.status, twin.status) == (200, 200)
         assert Markup(got.text).wrong == set()
@@ -334,7 +324,7 @@ def test_the_item_beside_the_table_is_text_too(view: View, watched: Watched) -> 
 @pytest.mark.timeout(3600)
 def test_nothing_runs_on_any_page(tmp_path: Path) -> None:
     made = hostile_runs(tmp_path, 1, is_every=True)
-    with viewed([made[0].parent], tmp_path / "cache") as view, browsing(view) as watched:
+    with served([made[0].parent], tmp_path / "cache") as view, browsing(view) as watched:
         for address in pages_of(view, range(1, len(GROUPS) + 1)):
             watched.look(address)
         assert watched.wrong == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,15 +14,13 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.browsers import ARGUMENTS, CHROMIUM, needs_chromium
 from tests.support.engine_runs import make_steps_run, start_steps_run
 from tests.support.keys_runs import Sent, make_batches, pages_of
 
 playwright = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync")  # fmt: skip
+pytestmark = needs_chromium
 PROMPTS = ["one", "two", "fail three", "four", "five", "fail six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 FAILED = (3, 6)
 MANY = 2450

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +19,9 @@ from manyhands.view.pages.compare import MAX_RUNS
 from manyhands.view.pages.difference import MAX_PAIRS
 from manyhands.view.pages.help import KEYS, WORDS
 from tests.support.batches import run_command
+from tests.support.browsers import ARGUMENTS, CHROMIUM
 from tests.support.shown_runs import Shown, links_in, make_runs, shown_runs
 
-CHROMIUM = shutil.which("chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 MAX_PAGE = 150_000
 """Bytes of a page."""
 MAX_OF_PAGE = 25

@@ -57,15 +57,13 @@ from manyhands.workloads.memory.conversation.events import Event, EventType
 from manyhands.workloads.memory.conversation.tokens import counter_named
 from manyhands.workloads.memory.report.log_pages import log_blocks
 from tests.support.batches import run_command
+from tests.support.browsers import ARGUMENTS, CHROMIUM, needs_chromium
 from tests.support.commands import batch_words, run, write_prompts
 from tests.support.hostile_runs import hostile_runs
 from tests.support.hostile_texts import HOSTILE_TEXTS
 from tests.support.made_journals import MadeStep, made_journal, write
 from tests.support.shown_runs import links_in, make_runs
 
-CHROMIUM = shutil.which("chromium")
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 FOLDS = "details.fold[data-filter-state]"
 HANDLERS = "[...document.querySelectorAll('*')].some(e => [...e.attributes].some(a => a.name.startsWith('on') || a.name == 'style'))"
 
@@ -156,7 +154,7 @@ def every_block(text: str, number: int = 0) -> list[Block]:
     ]  # fmt: skip
 
 
-@in_browser
+@needs_chromium
 def test_hostile_texts_in_all_places_of_a_document_do_nothing(driver: Browser, tmp_path: Path) -> None:
     texts = [text for text in HOSTILE_TEXTS.values() if len(text) < 3000]
     for part in range(4):
@@ -214,7 +212,7 @@ def test_a_document_is_written_as_it_is_made() -> None:
     assert sizes[2] - sizes[1] > 10_000
 
 
-@in_browser
+@needs_chromium
 def test_folds_of_several_sections_are_one_list(driver: Browser, tmp_path: Path) -> None:
     def fold(number: int) -> Fold:
         return Fold(f"fold {number}", [Text(f"word{number} said")], f"f{number}", filters={
@@ -284,13 +282,13 @@ def test_the_same_run_gives_the_same_bytes(runs: dict[str, Path], tmp_path: Path
 def test_a_small_report_says_what_it_leaves_out(runs: dict[str, Path], tmp_path: Path) -> None:
     whole = report(runs["b1"])
     least = len(report(runs["b1"], select=["item=1"]).encode()) / 1e6
-    page = report(runs["b1"], most_mb=least + 0.06)
+    page = report(runs["b1"], max_mb=least + 0.06)
     assert len(page.encode()) <= (least + 0.06) * 1e6
     shown, there = (len(re.findall(r'id="item-\d+"', each)) for each in (page, whole))
     assert 0 < shown < there
     assert f"{shown:,} of {there:,} conversations are in this file" in page
     assert "--select @FILE" in page
-    assert "--most_mb" in page
+    assert "--max_mb" in page
 
 
 def test_failed_items_come_first(runs: dict[str, Path]) -> None:
@@ -321,7 +319,7 @@ def test_only_what_was_selected(runs: dict[str, Path], tmp_path: Path) -> None:
         report(runs["b1"], select=["key=none"])
 
 
-@in_browser
+@needs_chromium
 def test_a_report_in_a_browser(runs: dict[str, Path], driver: Browser, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     path.write_text(report(runs["b1"]), encoding="utf-8")
@@ -339,22 +337,22 @@ def test_a_report_in_a_browser(runs: dict[str, Path], driver: Browser, tmp_path:
         assert page.locator(f"{FOLDS}[open] .message").first.is_visible()
 
 
-@in_browser
+@needs_chromium
 @pytest.mark.parametrize(
-    ("number", "most_mb"),
+    ("number", "max_mb"),
     [
         *((number, 2) for number in (2, 4)),
         *(pytest.param(number, 8, marks=[pytest.mark.slow, pytest.mark.timeout(600)]) for number in range(5)),
     ],
 )
 def test_runs_of_hostile_texts_do_nothing(
-    driver: Browser, hostile: list[Path], tmp_path: Path, number: int, most_mb: int
+    driver: Browser, hostile: list[Path], tmp_path: Path, number: int, max_mb: int
 ) -> None:
     folder = hostile[number]
     path = tmp_path / "page.html"
     with path.open("wb") as handle:
-        write_run_report(handle, folder, most_mb=most_mb)
-    assert path.stat().st_size <= 1e6 * most_mb
+        write_run_report(handle, folder, max_mb=max_mb)
+    assert path.stat().st_size <= 1e6 * max_mb
     with opened(driver, path) as page:
         page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
         page.wait_for_timeout(300)
@@ -363,7 +361,7 @@ def test_runs_of_hostile_texts_do_nothing(
         assert page.locator(FOLDS).count() > 0
     write_run_folder([folder], tmp_path / "folder", select=["item=1-20"])
     crawled(tmp_path / "folder")
-    for each in sorted((tmp_path / "folder").rglob("*.html"))[:most_mb]:
+    for each in sorted((tmp_path / "folder").rglob("*.html"))[:max_mb]:
         with opened_in(driver, each, tmp_path / "folder") as page:
             assert page.evaluate("window.ran") is None
 
@@ -503,7 +501,7 @@ def test_a_folder_to_which_something_was_added_is_not_replaced(
     assert [path.name for path in tmp_path.iterdir()] == ["pages"]
 
 
-@in_browser
+@needs_chromium
 def test_a_folder_in_a_browser(runs: dict[str, Path], driver: Browser, tmp_path: Path) -> None:
     target = tmp_path / "pages"
     write_run_folder([runs["b1"], runs["e1"]], target)
@@ -559,8 +557,8 @@ def test_the_command(runs: dict[str, Path], tmp_path: Path) -> None:
         ([str(runs["b1"])], "one of the arguments -o/--output --folder is required"),
         ([str(runs["b1"]), "-o", "r.txt"], "must end in .html"),
         ([str(runs["b1"]), str(runs["e1"]), "-o", "r.html"], "several runs"),
-        ([str(runs["b1"]), "--folder=f", "--most_mb=3"], "--most_mb"),
-        ([str(runs["b1"]), "-o", "r.html", "--most_mb=0"], "must be a number from 1"),
+        ([str(runs["b1"]), "--folder=f", "--max_mb=3"], "--max_mb"),
+        ([str(runs["b1"]), "-o", "r.html", "--max_mb=0"], "must be a number from 1"),
         (["none", "-o", "n.html"], "no run 'none'"),
         ([str(tmp_path / "empty"), "-o", "n.html"], "empty"),
         ([str(runs["b1"]), "-o", "n.html", "--select=key=none"], "no item is called"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
 from html import escape
@@ -11,24 +10,16 @@ import pytest
 from aiohttp import web
 
 from manyhands.view.text import code, markdown, plain
+from tests.support.browsers import ARGUMENTS, CHROMIUM, needs_chromium
 from tests.support.hostile_texts import HOSTILE_TEXTS
 
 playwright = pytest.importorskip("playwright.async_api")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+pytestmark = needs_chromium
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types manyhands; report-uri /report"
 )
 PAGES = 6
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 FORMS: dict[str, Callable[[str], str]] = {
     "plain": lambda text: f"<pre>\n{plain(text)}</pre>",
     "markdown": markdown,

@@ -58,7 +58,7 @@ class Access:
             self._secret = _kept_secret(secret_folder)
         except OSError as error:
             self._secret = secrets.token_bytes(_SECRET_BYTES)
-            self.note = f"browsers are let in until the viewer ends only: {secret_folder}: {error.strerror or error}"
+            self.note = f"browsers are let in only until the viewer ends: {secret_folder}: {error.strerror or error}"
         self._server = f"{host} {port}"
         self._now = now
         self._tokens: list[str] = []
@@ -113,7 +113,7 @@ class Access:
             return _redirect(target)
         if request.method != hdrs.METH_GET or not self._use(target.token):
             return failure(
-                request, 401, "Not let in", f"This link was used, or is one of another viewer. {_WHAT_TO_DO}"
+                request, 401, "Not let in", f"This link was used before, or belongs to another viewer. {_WHAT_TO_DO}"
             )
         answer = _redirect(target)
         answer.set_cookie(name, self._cookie(), max_age=COOKIE_SECONDS, path="/", httponly=True, samesite="Strict")
@@ -164,7 +164,10 @@ def _is_token(part: str) -> bool:
 def _refused_target(request: web.Request, target: _Target) -> web.Response | None:
     if not (_PATH.fullmatch(target.path) and _QUERY.fullmatch(target.query)):
         return failure(
-            request, 400, "Bad request", "the address has no path that starts with /, or characters that none has"
+            request,
+            400,
+            "Bad request",
+            "the address must be a path that begins with /, without characters that need encoding",
         )
     leads_out = any(unquote(part) in (".", "..") for part in target.path.split("/"))
     if leads_out or target.path.startswith("//") or "%00" in target.path:

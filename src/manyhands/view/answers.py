@@ -206,7 +206,12 @@ class Connection(web.RequestHandler):
         if status < 500:
             answer = failure(request, status, "Bad request", "the request can't be read")
         else:
-            answer = failure(request, status, "This page could not be made", "an error in the viewer; its log has more")
+            answer = failure(
+                request,
+                status,
+                "This page could not be made",
+                "an error in the viewer: report it, with what was opened",
+            )
         answer.force_close()
         return answer
 

@@ -17,30 +17,26 @@ from manyhands.core.jsonio import without_surrogates
 from manyhands.core.messages import text_of
 from manyhands.core.text import cut, printable
 from manyhands.runs.shown.blocks import Block, Cell, Chart, Column, Lanes, Section, Tone
+from manyhands.runs.shown.cells import OPEN, SHOW, SHOWN, STATE_TONES
 from manyhands.view import charts, text
 from manyhands.view.conversation import ShownStep, step_label
 from manyhands.view.links import Links
 
-STATE_TONES: Mapping[str, Tone] = {
-    "completed": "good",
+TONES: Mapping[str, Tone] = {
+    **STATE_TONES,
     "finished": "good",
     "passed": "good",
     "pass": "good",
-    "failed": "bad",
     "finished, with failures": "bad",
     "unreadable": "bad",
     "fail": "bad",
-    "discarded": "warn",
     "borderline": "warn",
     "interrupted": "warn",
     "limit reached": "warn",
-    "running": "active",
     "paused": "warn",
-    "pending": "muted",
-    "cancelled": "muted",
     "not started": "muted",
 }
-"""How the states of runs and items are coloured."""
+"""How the states of runs and items, and verdicts, are coloured."""
 LEDGER = ("completed", "discarded", "failed", "cancelled", "pending")
 """The states of items in the order in which they are shown."""
 MAX_BLOCK = 400_000
@@ -78,6 +74,9 @@ class Renderer:
             links=links,
             plain_only=plain,
             keeps_live=live,
+            SHOW=SHOW,
+            SHOWN=SHOWN,
+            OPEN=OPEN,
             kind=kind_of_block,
             bar=bar,
             step_label=step_label,
@@ -88,7 +87,7 @@ class Renderer:
             table_cell=self._table_cell,
             chart=self._chart,
             prose=self._prose,
-            tones=STATE_TONES,
+            tones=TONES,
             chart_styles=charts.STYLES,
             chart_scripts=charts.SCRIPTS,
         )
@@ -152,8 +151,8 @@ def kind_of_block(block: Block | Section) -> str:
 
 def bar(ledger: Mapping[str, Any], running: int = 0) -> list[tuple[float, float, Tone, str]]:
     """The parts of a bar of all items: where each begins and how wide it is, of 1000, its tone and what it says."""
-    counts = [(state, int(ledger[state]), STATE_TONES[state]) for state in LEDGER[:-1]]
-    counts += [("running", running, STATE_TONES["running"])]
+    counts = [(state, int(ledger[state]), TONES[state]) for state in LEDGER[:-1]]
+    counts += [("running", running, TONES["running"])]
     total, place, found = max(1, int(ledger["items"])), 0.0, []
     for state, count, tone in counts:
         width = _BAR * count / total
@@ -229,7 +228,7 @@ def score(value: float | None) -> str:
 
 def tone_of(state: str) -> Tone:
     """How a state is coloured."""
-    return STATE_TONES.get(state, "")
+    return TONES.get(state, "")
 
 
 def level(cell: Cell) -> str:

@@ -62,7 +62,7 @@ class WebApp:
         """Add the addresses to an application."""
         get = application.router.add_get
         get("/", self._page(lambda request: runs_page(self.site, request.query)))
-        get("/runs/{run}", self._page(lambda request: run_page(self.site, request.match_info["run"], request.query)))
+        get("/runs/{run}", self._page(lambda request: run_page(self.site, request.match_info["run"])))
         get(
             "/runs/{run}/items",
             self._page(lambda request: items_page(self.site, request.match_info["run"], request.query)),

@@ -51,7 +51,7 @@ class ShownRun:
     summary: RunSummary | None
     """Without the workload's own figures; None of one that can't be shown."""
     models: Sequence[str]
-    """The models or targets that were asked, as far as its settings say so; no more than eight."""
+    """The models or targets that were asked, as far as its settings say so: no more than ``_NAMES``."""
     max_cost: float | None
     """US dollars; None without a limit."""
     started_at: float | None
@@ -107,10 +107,6 @@ class Runs:
             self._known = found
             self._by_id = {run.id: folder for folder, (_, run) in found.items() if run.id}
         return sorted((run for _, run in found.values()), key=_newest_first)
-
-    def signature(self, run_id: str) -> tuple[int, ...]:
-        """Changes whenever the run's journal was written to. Raises NotFound."""
-        return _signature(self.folder(run_id))
 
     def folder(self, run_id: str) -> Path:
         """The folder of a run. Raises NotFound."""
@@ -212,7 +208,7 @@ def look_at(folder: Path) -> ShownRun:
     """A run as a list shows it. Nothing is raised for one that can't be read."""
     try:
         with closing(JournalBrowser(folder)) as reader, reader.limited(MAX_SECONDS), explained(folder):
-            reader.is_current()
+            reader.is_current()  # raises RunError for a journal of a later version
             summary, spec = run_summary(reader, with_figures=False), reader.meta("spec")
             last = reader.sessions(1)
             check_depth(line(summary))  # raises TypeError for what is no JSON, and all of it is sent within a list

@@ -31,9 +31,8 @@ from manyhands.view.index.database import (
     COMPLETE,
     LOCK,
     NoIndex,
-    default_folder,
     locked,
-    make_private,
+    make_folder,
     make_room,
     size_of,
     stem_of,
@@ -72,7 +71,7 @@ def ended(process: IndexProcess, seconds: float = 60.0) -> None:
 
 def built(folder: Path, index_dir: Path) -> Path:
     """The stem of an index that was just made."""
-    make_private(index_dir)
+    make_folder(index_dir)
     with closing(JournalReader(folder)) as reader:
         build(reader, stem(folder, index_dir), lambda: None)
     return stem(folder, index_dir)
@@ -302,7 +301,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path, index_dir: Pat
 def test_one_process_at_a_time_writes_an_index(tmp_path: Path, index_dir: Path) -> None:
     folder = tmp_path / "run"
     made({"folder": str(folder), "items": 500})
-    make_private(index_dir)
+    make_folder(index_dir)
     with locked(stem(folder, index_dir)) as mine:
         assert mine
         process = IndexProcess.start(folder, index_dir)
@@ -401,13 +400,6 @@ def test_a_hostile_run_id_names_a_file_of_the_folder(tmp_path: Path, index_dir: 
         assert found.parent == index_dir
         assert len(found.name) < 120
         assert found.name.isascii()
-
-
-def test_indexes_are_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "manyhands" / "index"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert default_folder() == Path("~/.cache/manyhands/index").expanduser()
 
 
 def test_a_damaged_item_breaks_its_own_row_only(tmp_path: Path, index_dir: Path) -> None:

@@ -188,6 +188,9 @@ async def _executed(
         showing.cancel()
         await asyncio.gather(showing, return_exceptions=True)
     results: list[RunResult] = []
+    failed = [each for each in ended if isinstance(each, BaseException)]
+    for other in failed[1:]:
+        notice(one_line(f"{type(other).__name__}: {other}"))
     for result in ended:
         if isinstance(result, BaseException):
             raise result

@@ -9,16 +9,16 @@ from manyhands.cli.plain import add_data_dir, parser, shown_path
 from manyhands.core.errors import UserError
 from manyhands.core.text import counted
 from manyhands.runs.folders import find_run
-from manyhands.view.static import MOST_MB
+from manyhands.view.static import DEFAULT_MB
 
-LEAST_MB, MAX_MB = 1.0, 2000.0
+MIN_MB, MAX_MB = 1.0, 2000.0
 
 
 def run(argv: list[str]) -> int:
     """Write the report and say where it is; 0."""
     options = _parser().parse_args(argv)
-    if options.folder is not None and options.most_mb is not None:
-        raise UserError("--most_mb: a folder of pages has no limit; it is for -o FILE.html")
+    if options.folder is not None and options.max_mb is not None:
+        raise UserError("--max_mb: a folder of pages has no limit; it is for -o FILE.html")
     folders = [find_run(name, options.data_dir) for name in options.run]
     if options.folder is not None:
         return _write_folder(folders, Path(options.folder), options)
@@ -38,12 +38,12 @@ def _write_file(folder: Path, path: Path, options: argparse.Namespace) -> int:
     from manyhands.view.static.run_document import write_run_report
 
     with bytes_written_aside(path) as handle:
-        most = MOST_MB if options.most_mb is None else options.most_mb
+        most = DEFAULT_MB if options.max_mb is None else options.max_mb
         contents = write_run_report(
             handle,
             folder,
             select=options.select,
-            most_mb=most,
+            max_mb=most,
             plain=options.plain,
             passing_on=PassingOn(options.redact, options.keep_secrets),
         )
@@ -69,8 +69,8 @@ def _megabytes(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not LEAST_MB <= value <= MAX_MB:
-        raise argparse.ArgumentTypeError(f"must be a number from {LEAST_MB:g} to {MAX_MB:g}, not {text!r}")
+    if not MIN_MB <= value <= MAX_MB:
+        raise argparse.ArgumentTypeError(f"must be a number from {MIN_MB:g} to {MAX_MB:g}, not {text!r}")
     return value
 
 
@@ -96,12 +96,12 @@ def _parser() -> argparse.ArgumentParser:
         help="which items (repeatable): state=STATE, cause=CAUSE, key=KEY, item=NUMBER or item=FROM-TO, or @FILE with a key on each line",
     )
     result.add_argument(
-        "--most_mb",
-        "--most-mb",
+        "--max_mb",
+        "--max-mb",
         type=_megabytes,
         metavar="N",
         help=f"size of the file in MB: conversations of failed items come first, then those with the lowest scores, then an even choice of "
-        f"the others (default: {MOST_MB:g})",
+        f"the others (default: {DEFAULT_MB:g})",
     )
     result.add_argument(
         "--redact", action="store_true", help="replace secrets by [redacted] instead of stopping at the first"

@@ -107,11 +107,14 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--private",
         action="store_true",
-        help="listen on a random loopback address, whose cookies no other server of this machine is sent (Linux)",
+        help="listen on a random loopback address, so that the browser sends its cookie to no other server of this machine (Linux)",
     )
     result.add_argument("--open", action="store_true", help="open it in the default browser")
     result.add_argument(
-        "--no_index", "--no-index", action="store_true", help="no sorting, searching and charts over time"
+        "--no_index",
+        "--no-index",
+        action="store_true",
+        help="make no indexes: pages have no sorting, searching or charts over time",
     )
     result.add_argument(
         "--index_dir",

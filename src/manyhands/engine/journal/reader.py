@@ -226,12 +226,12 @@ class JournalReader:
         DamagedRow here."""
         return (shown for row in self._items_after(behind) for shown in self._rows([row]))
 
-    def items_numbered(self, behind: int, last: int, limit: int, most_bytes: int) -> list[ItemRow]:
+    def items_numbered(self, behind: int, last: int, limit: int, max_bytes: int) -> list[ItemRow]:
         """Up to ``limit`` items behind a number, up to ``last``, in order of planning: fewer where they hold more than so many bytes of
         JSON together, but one at least. One that is damaged, or holds more alone, is there without payload and record."""
         found: list[ItemRow] = []
-        budget = _Budget(most_bytes)
-        for row in self._numbered_rows(behind, last, limit, most_bytes):
+        budget = _Budget(max_bytes)
+        for row in self._numbered_rows(behind, last, limit, max_bytes):
             try:
                 found.append(_item_row(row, budget.unpack))
             except DamagedBlob:
@@ -240,14 +240,14 @@ class JournalReader:
                 found.append(_item_row(row, _left_out))
         return found
 
-    def _numbered_rows(self, behind: int, last: int, limit: int, most_bytes: int) -> list[tuple[Any, ...]]:
+    def _numbered_rows(self, behind: int, last: int, limit: int, max_bytes: int) -> list[tuple[Any, ...]]:
         """Rows of items, up to the first one with which they are stored in more than so many bytes."""
         found, stored = [], 0
         with storage_errors(self._path):
-            for row in self._connection.execute(queries()["items_numbered"], (behind, last, limit, most_bytes)):
+            for row in self._connection.execute(queries()["items_numbered"], (behind, last, limit, max_bytes)):
                 found.append(row)
                 stored += sum(len(each) for each in (row[_PAYLOAD], row[_RECORD]) if isinstance(each, bytes))
-                if stored > most_bytes:
+                if stored > max_bytes:
                     break
         return found
 
@@ -259,15 +259,15 @@ class JournalReader:
         """The numbers of the items that are being executed."""
         return [number for (number,) in self._all("running_items")]
 
-    def step_marks(self, first: int, last: int, most_bytes: int) -> Iterator[StepMark]:
+    def step_marks(self, first: int, last: int, max_bytes: int) -> Iterator[StepMark]:
         """What is counted of the steps of the items from number ``first`` to ``last``, all attempts, in order of their addresses. Streamed
-        in short reads. ``most_bytes``: of a request or an output as it is recorded; larger ones are left out."""
+        in short reads. ``max_bytes``: of a request or an output as it is recorded; larger ones are left out."""
         address: tuple[int, int, str, int] = (first, -1, "", -1)
         count = _STEPS
         while count == _STEPS:
             count = 0
             with storage_errors(self._path):
-                rows = self._connection.execute(queries()["step_marks"], (first, last, *address, most_bytes, _STEPS))
+                rows = self._connection.execute(queries()["step_marks"], (first, last, *address, max_bytes, _STEPS))
                 for row in rows:
                     count += 1
                     yield StepMark._make(row)

@@ -19,6 +19,11 @@ DAMAGED: Final = "damaged"
 """What stands in the place of whatever can't be read."""
 AFTER: Final = "after"
 """In the query of a page of rows: the position in the input behind which they begin."""
+ITEM: Final = "item"
+"""In the query of a page about one of several items: its number."""
+SHOW, SHOWN, OPEN = "show", "shown", "open"
+"""Cells of facts by which people choose what a page is about: what leads there, what is shown now (the text may go on), and another page.
+Pages show the labels of such facts only, and a report takes a page for each choice."""
 STATE_TONES: Mapping[str, Tone] = {
     "completed": "good",
     "failed": "bad",

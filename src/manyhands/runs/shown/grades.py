@@ -52,7 +52,7 @@ def grade_blocks(
     results hold them; ``threshold``: the score from which on the verdict is pass."""
     facts = [Fact("Score", score_cell(score, verdict)), Fact("Verdict", verdict_cell(verdict))]
     if threshold is not None:
-        facts.append(Fact("Pass limit", number_cell(threshold, ".3g"), "The score from which on the verdict is pass."))
+        facts.append(Fact("Threshold", number_cell(threshold, ".3g"), "The score from which on the verdict is pass."))
     yield Facts(facts, title="Grade")
     if scores:
         yield Table(_GRADERS, [_row(each) for each in scores[:_MAX_LINES]], title="Graders")

@@ -72,16 +72,16 @@ class Pairs:
     def shown(self) -> str:
         """Which items these are, in words."""
         if not self.looked_at:
-            return "no rows"
+            return "no items"
         both = len(self.found) + self.damaged
-        return f"rows {self.first + 1:,} to {self.first + self.looked_at:,}, of which both have {both:,}"
+        return f"items {self.first + 1:,} to {self.first + self.looked_at:,}, of which both have {both:,}"
 
     def notes(self) -> Iterator[Note]:
         """What is left out of the comparison, or missing from it."""
         if self.is_nothing:
-            yield Note("None of these rows is in both runs.", "muted")
+            yield Note("None of these items is in both runs.", "muted")
         if self.damaged:
-            yield Note(f"{counted(self.damaged, 'row')} left out: damaged in one of the runs.", "bad")
+            yield Note(f"{counted(self.damaged, 'item')} left out: damaged in one of the runs.", "bad")
 
 
 def pairs_of(reader: JournalReader, others: Sequence[JournalReader], behind: int, limit: int) -> list[Pairs]:
@@ -197,7 +197,7 @@ def _compared(
     blocks.append(_means(reader, other, compared, measures))
     differing = sorted((each for each in compared if each.differs(measures)), key=lambda each: each.order(measures))
     blocks.append(_differing(other, run, differing[:MAX_SHOWN], len(differing), measures))
-    return Section(title, blocks, about="Rows of the same content in both runs.")
+    return Section(title, blocks, about="Items of the same content in both runs.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +229,17 @@ def _means(
 ) -> Table:
     columns = (
         Column("measure", "Mean of"),
-        Column("pairs", "Rows", is_number=True, about="Rows of which both runs have the figure."),
+        Column("pairs", "Items", is_number=True, about="Items of which both runs have the figure."),
         Column("here", reader.folder.name, is_number=True),
         Column("there", other.folder.name, is_number=True),
         Column("difference", "Difference", is_number=True),
     )
     rows = [row for measure in measures if (row := _mean_row(compared, measure))]
-    return Table(columns, rows, title="Means over these rows")
+    return Table(columns, rows, title="Means over these items")
 
 
 def _mean_row(compared: Sequence[_Compared], measure: Measure) -> list[Cell]:
-    """Empty where no row has the figure in both runs."""
+    """Empty where no item has the figure in both runs."""
     both = [
         (one, two)
         for each in compared
@@ -263,11 +263,11 @@ def _differing(
     other: JournalReader, run: str, compared: Sequence[_Compared], count: int, measures: Sequence[Measure]
 ) -> Table | Note:
     if not compared:
-        return Note("These rows do not differ.", "good")
+        return Note("These items do not differ.", "good")
     used = [measure for measure in measures if any(each.difference(measure) is not None for each in compared)]
     verdicts = any(each.left.verdict or each.right.verdict for each in compared)
     columns = [
-        Column("row", "Row"),
+        Column("row", "Item"),
         Column("state", "State"),
         *([Column("verdict", "Verdict")] if verdicts else ()),
         *(Column(measure.name, measure.label, is_number=True, about="Sorted by the difference.") for measure in used),
@@ -283,7 +283,7 @@ def _differing(
     ]
     most = "" if count == len(compared) else f" Of {count:,}, the {len(compared):,} that differ most."
     about = f"Before the arrow this run, behind it {other.folder.name}.{most}"
-    return Table(columns, rows, title="Rows that differ", about=about)
+    return Table(columns, rows, title="Items that differ", about=about)
 
 
 def _words(one: str | None, two: str | None) -> Cell:

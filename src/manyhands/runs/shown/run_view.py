@@ -57,7 +57,7 @@ class RunView:
         return self.columns
 
     def cells(self, rows: Sequence[ItemRow], summaries: Sequence[ItemSummary]) -> list[Mapping[str, Cell]]:
-        """Of each item of a page of at most 100, its cells by the names of ``run_columns``."""
+        """Of each of some items, some hundreds at most, its cells by the names of ``run_columns``."""
         return [{} for _ in rows]
 
     def labels(self, row: ItemRow) -> Mapping[str, str]:
@@ -75,6 +75,10 @@ class RunView:
 
     def head(self) -> Iterable[Section]:
         """What stands on the page of the run besides what all runs have: must not go through all items."""
+        return ()
+
+    def files(self) -> Iterable[Section]:
+        """What is said of the run's files in the place of a plain list of them."""
         return ()
 
     def item_blocks(self, row: ItemRow, steps: Sequence[RecordedStep]) -> Iterable[Block]:

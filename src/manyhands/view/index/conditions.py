@@ -13,7 +13,7 @@ from manyhands.view.index.writing import VERSION_SHIFT
 _NUMBER_MASK = (1 << VERSION_SHIFT) - 1
 TEXT_ROW = f"(i.number + (i.version << {VERSION_SHIFT}))"
 
-Query: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+RunQuery: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs a query within the time that there is."""
 
 
@@ -57,7 +57,7 @@ class Condition:
     """Whether it is about words: it takes long to find out of a single item whether it has them."""
 
 
-def conditions(filters: Filters, query: Query, effort: Effort) -> list[Condition] | None:
+def conditions(filters: Filters, query: RunQuery, effort: Effort) -> list[Condition] | None:
     """The conditions of filters, the rarest first; None if no item can be one of these. Raises BadText."""
     found: list[Condition] = []
     for each in _all(filters, query, effort):
@@ -67,7 +67,7 @@ def conditions(filters: Filters, query: Query, effort: Effort) -> list[Condition
     return sorted(found, key=lambda condition: condition.items)
 
 
-def _all(filters: Filters, query: Query, effort: Effort) -> Iterator[Condition | None]:
+def _all(filters: Filters, query: RunQuery, effort: Effort) -> Iterator[Condition | None]:
     if filters.states or filters.details:
         yield _kinds(filters, query)
     for name, bounds in filters.ranges.items():
@@ -84,7 +84,7 @@ def _all(filters: Filters, query: Query, effort: Effort) -> Iterator[Condition |
         yield _words(filters.text, query, effort)
 
 
-def _kinds(filters: Filters, query: Query) -> Condition | None:
+def _kinds(filters: Filters, query: RunQuery) -> Condition | None:
     rows = query("SELECT id, state, detail, items FROM kind WHERE items > 0", ())
     chosen = [
         (number, items)
@@ -97,7 +97,7 @@ def _kinds(filters: Filters, query: Query) -> Condition | None:
     return Condition(where, (), "item AS i INDEXED BY item_kind", where, (), sum(items for _, items in chosen), True)
 
 
-def _range(name: str, bounds: tuple[Number | None, Number | None], query: Query, many: int) -> Condition:
+def _range(name: str, bounds: tuple[Number | None, Number | None], query: RunQuery, many: int) -> Condition:
     parts, values = [f"i.{name} IS NOT NULL"], []
     for sign, bound in zip((">=", "<="), bounds, strict=True):
         if bound is not None:
@@ -106,12 +106,12 @@ def _range(name: str, bounds: tuple[Number | None, Number | None], query: Query,
     return _counted(" AND ".join(parts), tuple(values), f"item AS i INDEXED BY item_{name}", query, many)
 
 
-def _counted(where: str, values: tuple[Any, ...], source: str, query: Query, many: int) -> Condition:
+def _counted(where: str, values: tuple[Any, ...], source: str, query: RunQuery, many: int) -> Condition:
     rows = query(f"SELECT count(*) FROM (SELECT 1 FROM {source} WHERE {where} LIMIT {many + 1})", values)
     return Condition(where, values, source, where, values, rows[0][0], rows[0][0] <= many)
 
 
-def _tool(name: str, counted: str, query: Query) -> Condition | None:
+def _tool(name: str, counted: str, query: RunQuery) -> Condition | None:
     rows = query(f"SELECT id, {counted} FROM tool WHERE name = ? AND {counted} > 0", (name,))
     if not rows:
         return None
@@ -131,7 +131,7 @@ def _tool(name: str, counted: str, query: Query) -> Condition | None:
     )
 
 
-def _label(label: tuple[str, str], query: Query) -> Condition | None:
+def _label(label: tuple[str, str], query: RunQuery) -> Condition | None:
     rows = query("SELECT id, items FROM label WHERE name = ? AND value = ? AND items > 0", label)
     if not rows:
         return None
@@ -147,7 +147,7 @@ def _label(label: tuple[str, str], query: Query) -> Condition | None:
     )
 
 
-def _words(text: str, query: Query, effort: Effort) -> Condition | None:
+def _words(text: str, query: RunQuery, effort: Effort) -> Condition | None:
     match = match_of(text)
     if match is None:
         return None

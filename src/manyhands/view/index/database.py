@@ -28,13 +28,6 @@ class NoIndex(ManyhandsError):
     """An index can't be made or used. Its text says why, in one line."""
 
 
-def default_folder() -> Path:
-    """Where indexes are kept unless told otherwise: ``manyhands/index`` in the user's cache folder."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    cache = Path(given) if given.startswith("/") else Path("~/.cache").expanduser()
-    return cache / "manyhands" / "index"
-
-
 def stem_of(run_folder: Path, run_id: str, folder: Path) -> Path:
     """The path of a run's index without its suffix.
 
@@ -58,7 +51,7 @@ def with_suffix(stem: Path, suffix: str) -> Path:
     return stem.with_name(stem.name + suffix)
 
 
-def make_private(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Make the folder of indexes if it is not there. Raises NoIndex if it can't be made or written."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -183,18 +176,18 @@ def size_of(stem: Path) -> int:
     )
 
 
-def make_room(stem: Path, most_bytes: int) -> None:
+def make_room(stem: Path, max_bytes: int) -> None:
     """Remove the indexes of other runs, the longest unused first, until all files together are within a bound. Those that a process is
     building or keeping up stay. Raises NoIndex, and removes this one, if it alone is beyond the bound."""
     own = size_of(stem)
-    if own > most_bytes:
+    if own > max_bytes:
         remove(stem, COMPLETE, BUILDING)
-        raise NoIndex(f"the index is larger than the {most_bytes / 2**30:.3g} GiB that indexes may take")
+        raise NoIndex(f"the index is larger than the {max_bytes / 2**30:.3g} GiB that indexes may take")
     others = {path.with_name(path.name.removesuffix(LOCK)) for path in stem.parent.glob(f"*{LOCK}")} - {stem}
     sizes = {other: size_of(other) for other in others}
     total = own + sum(sizes.values())
     for other in sorted(others, key=_last_use):
-        if total <= most_bytes:
+        if total <= max_bytes:
             return
         with locked(other) as mine:
             if mine:

@@ -60,12 +60,12 @@ class Entry:
     """Of input and output."""
     tokens_out: int | None = None
     turns: int | None = None
-    """Model calls of the item's own conversation, in the latest attempt; the next four are of that attempt, too."""
+    """Model calls of the item's own conversation, in the latest attempt. So are ``tools``, ``tool_failures`` and ``calls``."""
     tools: int | None = None
     """Tool calls."""
     tool_failures: int | None = None
     seconds: float | None = None
-    """From its first beginning to its end."""
+    """From its first beginning, or from that after a retry, to its end."""
     calls: Mapping[str, tuple[int, int]] | None = None
     """Of each tool: calls, and how many of them failed."""
     labels: tuple[tuple[str, str], ...] = ()

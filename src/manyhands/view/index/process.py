@@ -23,10 +23,9 @@ from manyhands.view.index.database import (
     BUILDING,
     COMPLETE,
     NoIndex,
-    default_folder,
     discard,
     locked,
-    make_private,
+    make_folder,
     make_room,
     note_use,
     remove,
@@ -62,10 +61,10 @@ class IndexProcess:
         self._problem: str | None = None
 
     @classmethod
-    def start(cls, run_folder: Path, index_dir: Path | None = None, most_gib: float = DEFAULT_GIB) -> IndexProcess:
-        """Start it. ``index_dir``: where indexes are kept, by default ``default_folder()``. If another process keeps up the same index it
+    def start(cls, run_folder: Path, index_dir: Path, max_gib: float = DEFAULT_GIB) -> IndexProcess:
+        """Start it. ``index_dir``: where indexes are kept. If another process keeps up the same index it
         waits and takes over when that one ends."""
-        words = [str(run_folder.absolute()), f"--index_dir={index_dir or default_folder()}", f"--index_gib={most_gib}"]
+        words = [str(run_folder.absolute()), f"--index_dir={index_dir}", f"--index_gib={max_gib}"]
         return cls(
             subprocess.Popen(
                 python_command("manyhands.view.index", *words),
@@ -106,34 +105,34 @@ class IndexProcess:
             self._process.wait()
 
 
-def keep_up(run_folder: Path, index_dir: Path, most_bytes: int) -> None:
+def keep_up(run_folder: Path, index_dir: Path, max_bytes: int) -> None:
     """Make the index of a run and keep it up until the run is not being executed any more.
 
     Raises NoIndex if it can't be made or written, and RunError or StorageError if the journal can't be read.
     """
-    make_private(index_dir)
+    make_folder(index_dir)
     stem = stem_of(run_folder, run_id_of(run_folder), index_dir)
     while True:
         with locked(stem) as mine:
             if mine:
                 note_use(stem)
-                _keep(run_folder, stem, most_bytes)
+                _keep(run_folder, stem, max_bytes)
                 return
         time.sleep(_LOCKED_SECONDS)
 
 
-def _keep(run_folder: Path, stem: Path, most_bytes: int) -> None:
+def _keep(run_folder: Path, stem: Path, max_bytes: int) -> None:
     for _ in range(_MAX_BUILDS):
         with closing(JournalReader(run_folder)) as reader:
             if not reader.is_current():
                 raise NoIndex(
                     f"{run_folder}: written by an older version of manyhands; resume it, or open it with `manyhands show`"
                 )
-            pace = _Pace(reader, stem, most_bytes)
+            pace = _Pace(reader, stem, max_bytes)
             try:
                 if not with_suffix(stem, COMPLETE).is_file():
                     build(reader, stem, pace.page_done)
-                    make_room(stem, most_bytes)
+                    make_room(stem, max_bytes)
                 _follow(reader, stem, pace)
                 return
             except Outdated:
@@ -158,7 +157,7 @@ def _follow(reader: JournalReader, stem: Path, pace: _Pace) -> None:
             if (now := reader.data_version()) != version:
                 version = now
                 difference = keeper.look()
-                make_room(stem, pace.most_bytes)
+                make_room(stem, pace.max_bytes)
             pace.after_look(time.monotonic() - began)
         if difference or keeper.is_behind:
             keeper.look(thorough=True)
@@ -167,10 +166,10 @@ def _follow(reader: JournalReader, stem: Path, pace: _Pace) -> None:
 class _Pace:
     """How fast the journal is read: where reading hinders the owner, seldom."""
 
-    def __init__(self, reader: JournalReader, stem: Path, most_bytes: int) -> None:
+    def __init__(self, reader: JournalReader, stem: Path, max_bytes: int) -> None:
         self._reader = reader
         self._stem = stem
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self._hinders = not reader.hinders_nobody()
         self._pages = 0
 
@@ -179,7 +178,7 @@ class _Pace:
         if self._hinders and is_owned(self._reader.folder):
             time.sleep(NETWORK_SECONDS)
         if self._pages % _PAGES_BETWEEN_CHECKS == 0:
-            make_room(self._stem, self.most_bytes)
+            make_room(self._stem, self.max_bytes)
 
     def after_look(self, took: float) -> None:
         time.sleep(max(NETWORK_SECONDS if self._hinders else LOOK_SECONDS, _BUSY_SHARE * took))
@@ -237,6 +236,6 @@ def _arguments() -> argparse.Namespace:
         prog="python -m manyhands.view.index", description="Make the index of a run and keep it up."
     )
     parser.add_argument("run_folder", type=Path)
-    parser.add_argument("--index_dir", type=Path, default=default_folder())
+    parser.add_argument("--index_dir", type=Path, required=True, help="where indexes are kept")
     parser.add_argument("--index_gib", type=float, default=DEFAULT_GIB)
     return parser.parse_args()

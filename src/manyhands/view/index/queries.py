@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from manyhands.core.errors import ManyhandsError
+from manyhands.core.errors import ManyhandsError, UserError
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.view.index.building import difference_of, is_behind
 from manyhands.view.index.conditions import TEXT_ROW, USUAL_EFFORT, Condition, Effort, conditions
@@ -47,14 +47,14 @@ _CHUNK = 5_000
 _BUSY_MILLISECONDS = 200
 
 
-class TookTooLong(ManyhandsError):
+class TookTooLong(UserError):
     """A query did not end within its time."""
 
     def __init__(self) -> None:
         super().__init__("this took too long; narrow it down with another filter, or sort in another way")
 
 
-class BadText(ManyhandsError):
+class BadText(UserError):
     """A text can't be searched for."""
 
 
@@ -166,16 +166,14 @@ class RunIndex:
             is_exact = False
         return tally.facets(names, is_exact)
 
-    def series(self, first: float | None = None, last: float | None = None, most_points: int = MAX_POINTS) -> Series:
-        """What happened from one time to another, by default from beginning to end. Raises TookTooLong."""
+    def series(self, max_points: int = MAX_POINTS) -> Series:
+        """What happened from beginning to end, in at most so many points, two at the least. Raises TookTooLong."""
         with self._within(PAGE_SECONDS):
-            begin, end = self._all(
-                "SELECT min(slot), max(slot) FROM slot WHERE slot BETWEEN ? AND ?",
-                (_slot(first, 1), _slot(last, 1 << 40)),
-            )[0]
+            # The first slot is of what has no time.
+            begin, end = self._all("SELECT min(slot), max(slot) FROM slot WHERE slot > 0", ())[0]
             if begin is None:
                 return Series(SLOT_SECONDS, [])
-            width = _width(begin, end, max(2, min(most_points, MAX_POINTS)))
+            width = _width(begin, end, max(2, max_points))
             rows = self._all(
                 "SELECT slot / ?3, sum(finished), sum(completed), sum(failed), sum(failures), sum(tokens_in), sum(tokens_out), "
                 "sum(cost) FROM slot WHERE slot BETWEEN ?1 AND ?2 GROUP BY 1",
@@ -392,10 +390,6 @@ def _progress(connection: sqlite3.Connection, *, is_complete: bool) -> Progress:
 def _selected(columns: str, found: Sequence[Condition], source: Condition | None) -> tuple[str, list[Any]]:
     begin, wheres, values = found_by(found, source)
     return f"SELECT {columns} FROM {begin} WHERE {' AND '.join(wheres)}", values
-
-
-def _slot(time: float | None, otherwise: int) -> int:
-    return otherwise if time is None else int(time // SLOT_SECONDS)
 
 
 def _width(begin: int, end: int, most: int) -> int:

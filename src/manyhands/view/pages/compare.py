@@ -14,7 +14,7 @@ from manyhands.runs.shown.pairs import RUNS
 from manyhands.runs.shown.run_view import RunView
 from manyhands.runs.summaries import RunStatus, run_status
 from manyhands.view.pages.page import Page, Query, Site, Tab, view_for
-from manyhands.view.rendering import STATE_TONES, duration, money, short
+from manyhands.view.rendering import TONES, duration, money, short
 from manyhands.view.source import NotFound, ShownRun, explained
 
 MAX_RUNS = 20
@@ -55,7 +55,7 @@ async def compare_page(site: Site, query: Query) -> Page:
     if named and not runs:
         raise NotFound("there are no such runs under the folders that are shown (any more)")
     if not runs:
-        return _page(site, query, [], _Found([], [], []), _choices(every, []), notes)
+        return _page(site, [], _Found([], [], []), _choices(every, []), notes)
     same = [run for run in runs if _workload(run) == _workload(runs[0])]
     if len(same) < len(runs):
         names = ", ".join(run.folder.name for run in runs if run not in same)
@@ -63,12 +63,11 @@ async def compare_page(site: Site, query: Query) -> Page:
     rest = {name: value for name, value in query.items() if name != "format" and value}
     rest[RUNS] = ",".join(run.id for run in same)
     found = await site.runs.in_thread(lambda: _look(site, same, rest))
-    return _page(site, query, same, found, _choices(every, same), notes)
+    return _page(site, same, found, _choices(every, same), notes)
 
 
 def _page(
     site: Site,
-    query: Query,
     runs: Sequence[ShownRun],
     found: _Found,
     choices: Sequence[ShownRun],
@@ -181,7 +180,7 @@ def _table(runs: Sequence[ShownRun], found: Sequence[RunStatus]) -> tuple[list[C
 def _cells(run: ShownRun, status: RunStatus) -> Iterable[Cell]:
     ledger, usage = status["ledger"], status["usage"]
     return (
-        Cell(status["state"], tone=STATE_TONES.get(status["state"], "")),
+        Cell(status["state"], tone=TONES.get(status["state"], "")),
         Cell(f"{ledger['items']:,}", ledger["items"]),
         Cell(f"{ledger['completed']:,}", ledger["completed"]),
         Cell(f"{ledger['failed']:,}", ledger["failed"], tone="bad" if ledger["failed"] else ""),

@@ -7,10 +7,8 @@ from typing import cast
 from manyhands.core.usage import ZERO, UsageFigures
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.browsing import DamagedRow
+from manyhands.runs.shown.cells import DAMAGED
 from manyhands.runs.summaries import ItemSummary, brief
-
-DAMAGED = "damaged"
-"""In the place of a reason or a cause."""
 
 
 def checked(row: ItemRow) -> ItemRow:

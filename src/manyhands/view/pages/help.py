@@ -32,7 +32,7 @@ WORDS = (
     ("session", "One opening of a run by a process that executes it."),
     (
         "workload",
-        "Where items come from, how one is executed, and what is written: trajectories, evals, csv_jobs, memory.",
+        "Where items come from, how one is executed, and what is written: trajectories, evals, csv_jobs, memory, imported.",
     ),
     (
         "item",
@@ -77,7 +77,7 @@ WORDS = (
     ("simulated", "A simulated model answered: what it wrote is made up, and cost nothing."),
     (
         "index",
-        "A file beside the run by which its items are sorted, filtered and searched; it can be made again any time.",
+        "A file in your cache folder by which a run's items are sorted, filtered and searched. Once removed, it is made again.",
     ),
 )
 """The words of the pages, each in one line."""

@@ -56,10 +56,10 @@ async def item_page(site: Site, run_id: str, number: int, query: Query) -> Page:
     run = await site.runs.in_thread(lambda: site.runs.shown(run_id))
     if run.summary is None:
         raise NotFound(run.problem or "the run can't be read")
-    return await site.runs.read(run_id, lambda reader: _look(site, run, reader, number, query), seconds=5.0)
+    return await site.runs.read(run_id, lambda reader: _look(run, reader, number, query), seconds=5.0)
 
 
-def _look(site: Site, run: Any, reader: JournalBrowser, number: int, query: Query) -> Page:
+def _look(run: Any, reader: JournalBrowser, number: int, query: Query) -> Page:
     row = next(iter(reader.items_of([number])), None)
     if row is None:
         raise NotFound(f"the run has no item {number}")

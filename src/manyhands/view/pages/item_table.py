@@ -17,12 +17,10 @@ from manyhands.view.index.filters import Cursor, Filters
 from manyhands.view.index.queries import RunIndex
 from manyhands.view.pages.damaged import checked, damaged_summary
 from manyhands.view.pages.page import Page, Query, Site, view_for, whole_number
-from manyhands.view.rendering import LEDGER, STATE_TONES, column_id, duration, money, short
+from manyhands.view.rendering import LEDGER, TONES, column_id, duration, money, short
 from manyhands.view.source import NotFound, ShownRun
 
 PAGE = 100
-MAX_ROWS_ASKED = 200
-"""Rows that are given at once to a page that keeps its own up to date."""
 COMMON = (
     Column("item", "#", is_number=True, about="Its number, in order of planning; it never changes."),
     Column("label", "item", about="What people call it."),
@@ -34,7 +32,9 @@ COMMON = (
     Column("calls", "calls", is_number=True, about="Model calls, abandoned attempts included."),
     Column("tokens", "tokens", is_number=True, about="Input and output, abandoned attempts included."),
     Column("cost", "cost", is_number=True, about="US dollars, abandoned attempts included."),
-    Column("seconds", "seconds", is_number=True, about="From its first beginning to its end."),
+    Column(
+        "seconds", "seconds", is_number=True, about="From its first beginning, or from that after a retry, to its end."
+    ),
     Column("attempts", "attempts", is_number=True, about="More than one: it was begun afresh."),
     Column("key", "key", about="Its identity, by which exports and commands find it."),
 )
@@ -180,11 +180,9 @@ def _common(row: ItemRow, summary: ItemSummary) -> dict[str, Cell]:
     return {
         "item": Cell(str(summary["item"]), summary["item"]),
         "label": Cell(cut(label, _MAX_LABEL)),
-        "state": Cell(
-            summary["state"], tone=STATE_TONES[summary["state"]], about=cut(why, _MAX_LABEL).replace("_", " ")
-        ),
-        "score": Cell("" if score is None else f"{score:.3f}", score, tone=STATE_TONES.get(verdict, "")),
-        "verdict": Cell(verdict, tone=STATE_TONES.get(verdict, "")),
+        "state": Cell(summary["state"], tone=TONES[summary["state"]], about=cut(why, _MAX_LABEL).replace("_", " ")),
+        "score": Cell("" if score is None else f"{score:.3f}", score, tone=TONES.get(verdict, "")),
+        "verdict": Cell(verdict, tone=TONES.get(verdict, "")),
         "input": Cell(summary["input"]),
         "outcome": Cell(summary["outcome"], tone="bad" if summary["state"] == "failed" else ""),
         "calls": Cell(f"{usage['calls']:,}", usage["calls"]),
@@ -395,7 +393,7 @@ def _facets(index: RunIndex | None, counts: Mapping[tuple[str, str], int], table
     yield Facet(
         "State",
         [
-            table.value("state", each, each, count.format(n), STATE_TONES.get(each, "muted"))
+            table.value("state", each, each, count.format(n), TONES.get(each, "muted"))
             for each, n in states.items()
             if n
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -28,13 +28,12 @@ from manyhands.runs.shown.blocks import (
     Table,
     Value,
 )
-from manyhands.runs.shown.run_view import RunView
 from manyhands.runs.summaries import Figure, RunStatus, run_status
 from manyhands.view.index.filters import Filters
 from manyhands.view.index.queries import RunIndex
 from manyhands.view.index.results import ToolFigures
 from manyhands.view.pages.page import Page, Query, Site, Tab, view_for
-from manyhands.view.rendering import LEDGER, STATE_TONES, duration, moment, money, short
+from manyhands.view.rendering import LEDGER, TONES, duration, moment, money, short
 from manyhands.view.source import NotFound, ShownRun
 
 _SESSIONS = 20
@@ -56,7 +55,7 @@ class Command:
     command: str
 
 
-async def run_page(site: Site, run_id: str, query: Query) -> Page:
+async def run_page(site: Site, run_id: str) -> Page:
     """The overview of a run."""
     run = await site.runs.in_thread(lambda: site.runs.shown(run_id))
     if run.summary is None:
@@ -69,10 +68,8 @@ async def run_page(site: Site, run_id: str, query: Query) -> Page:
         status = run_status(reader)
         with site.indexes.opened(run, reader) as (index, _):
             over_time = [] if index is None else [*_over_time(index)]
-        head = head_sections(view)
-        files = [section for section in head if section.title == "Files"]
-        head = [section for section in head if section.title != "Files"]
-        return site.tabs(run, view), [*head, *over_time, *overview_sections(reader, status, files)], status
+        sections = [*sections_of(view.head), *over_time, *overview_sections(reader, status, sections_of(view.files))]
+        return site.tabs(run, view), sections, status
 
     tabs, sections, status = await site.runs.read(run_id, look)
     values = {
@@ -84,14 +81,17 @@ async def run_page(site: Site, run_id: str, query: Query) -> Page:
         "figures": status["figures"],
         **ledger_values(run),
     }
-    data = {"run": run.summary, **{name: values[name] for name in ("figures", "notes", "commands", "sections")}}
+    data = {
+        "run": {**run.summary, "run_id": run.id},
+        **{name: values[name] for name in ("figures", "notes", "commands", "sections")},
+    }
     return Page(run.summary["run"], "run.html", values, data)
 
 
-def head_sections(view: RunView) -> list[Section]:
-    """What the workload has to say of the run; nothing where its files or facts can't be read."""
+def sections_of(part: Callable[[], Iterable[Section]]) -> list[Section]:
+    """What the workload has to say of the run (``RunView.head``, ``RunView.files``), or why that can't be shown."""
     try:
-        return [*view.head()]
+        return [*part()]
     except ManyhandsError as error:
         return [Section("", [Note(f"What belongs to its workload can't be shown: {error}", "bad")])]
     except UNREADABLE as error:
@@ -305,7 +305,7 @@ def _causes(reader: JournalBrowser) -> Table | None:
         )
     if not rows:
         return None
-    about = "the most frequent ones" if len(rows) == MAX_CAUSES else ""
+    about = f"The {MAX_CAUSES} most frequent causes." if len(rows) == MAX_CAUSES else ""
     columns = (
         Column("cause", "cause"),
         Column("count", "times", is_number=True),
@@ -319,7 +319,7 @@ def _causes(reader: JournalBrowser) -> Table | None:
 def _details(status: RunStatus) -> Table | None:
     rows = [
         (
-            Cell(state, tone=STATE_TONES[state]),
+            Cell(state, tone=TONES[state]),
             Cell(cut(why, _MAX_NAME).replace("_", " "), link=_link_to(state, why)),
             Cell(f"{count:,}", count),
         )
@@ -356,7 +356,7 @@ def _history(reader: JournalBrowser, status: RunStatus, *, is_passed_on: bool) -
             Column("ending", "ended as"),
             Column("where", "where"),
         )
-        about = "" if len(sessions) <= _SESSIONS else f"the last {_SESSIONS}"
+        about = "" if len(sessions) <= _SESSIONS else f"The last {_SESSIONS} sessions."
         yield Section("Sessions", [Table(columns, sessions[:_SESSIONS], about=about)])
     if status["orders"]:
         orders = [

@@ -73,7 +73,7 @@ def run_json(run: ShownRun) -> dict[str, Any]:
     """A run in the list, for programs."""
     if run.summary is None:
         return {"run": run.folder.name, "state": run.state, "problem": run.problem}
-    return {**run.summary, "models": list(run.models), "max_cost": run.max_cost}
+    return {**run.summary, "run_id": run.id, "models": list(run.models), "max_cost": run.max_cost}
 
 
 def _fits(run: ShownRun, query: Query) -> bool:

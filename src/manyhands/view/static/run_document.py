@@ -20,7 +20,7 @@ from manyhands.view.pages.item_table import ShownItem, all_columns, chosen_colum
 from manyhands.view.pages.run import ledger_values, notes
 from manyhands.view.rendering import Renderer
 from manyhands.view.source import ShownRun, explained, look_at
-from manyhands.view.static import MOST_MB
+from manyhands.view.static import DEFAULT_MB
 from manyhands.view.static.document import as_part, inline_parts, without_blanks
 from manyhands.view.static.item_choice import Candidates, candidates, evenly
 from manyhands.view.static.passing_on import STOPPING, PassingOn, without_folders
@@ -67,11 +67,11 @@ def write_run_report(
     folder: Path,
     *,
     select: Sequence[str] = (),
-    most_mb: float = MOST_MB,
+    max_mb: float = DEFAULT_MB,
     plain: bool = False,
     passing_on: PassingOn = STOPPING,
 ) -> Contents:
-    """Write a run as one HTML file of no more than ``most_mb`` (10⁶ bytes).
+    """Write a run as one HTML file of no more than ``max_mb`` (10⁶ bytes).
 
     ``select``: which items, as ``Selection.parse`` takes it; none: all, those that failed first, then those with the lowest scores, then an
     even choice over the others. ``plain``: texts of models are never taken for markdown. In the head is counted what there is no room for,
@@ -86,7 +86,7 @@ def write_run_report(
         selected = None
         if select:
             selected = {each.number for each in Selection.parse(select).found(reader)}
-        return _Report(reader, shown, selected, int(most_mb * 1e6), passing_on, plain=plain).write(handle)
+        return _Report(reader, shown, selected, int(max_mb * 1e6), passing_on, plain=plain).write(handle)
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ class _Report:
             yield Note(
                 f"{shown:,} of {counted(there, 'conversation')} are in this file: {_share(chosen.failed, self._candidates.failed)} that "
                 f"failed, {len(chosen.lowest):,} with the lowest scores, {len(chosen.others):,} evenly chosen of the others. "
-                "For others: --select @FILE, with a key on each line; for more: --most_mb, or --folder for all.",
+                "For others: --select @FILE, with a key on each line; for more: --max_mb, or --folder for all.",
                 "warn",
             )
         if gone := self._candidates.removed:
@@ -263,7 +263,7 @@ class _Report:
         """Write the conversations that there is room for."""
         all_of = self._candidates
         writing = _Writing(self._reader, ShownItems(self._reader, self._view, self._renderer, self._shown.id), aside)
-        writing.most_text = min(_MAX_TEXT, max(_MIN_TEXT, room // max(1, all_of.count) // 2))
+        writing.max_text = min(_MAX_TEXT, max(_MIN_TEXT, room // max(1, all_of.count) // 2))
         chosen = _Chosen()
         part = int(room * _FAILED_SHARE) if all_of.lowest or all_of.others else room
         chosen.failed = writing.as_many(all_of.failed, part)
@@ -283,7 +283,7 @@ class _Report:
 
     def _needs_choice(self, left: int, writing: _Writing) -> bool:
         """Whether there may be no room for all that did not fail."""
-        return bool(self._candidates.others) or self._candidates.count * writing.most_text > left
+        return bool(self._candidates.others) or self._candidates.count * writing.max_text > left
 
     def _talks(self, aside: BinaryIO, chosen: _Chosen) -> Iterator[str]:
         part = self._renderer.part
@@ -309,7 +309,7 @@ class _Writing:
         self._handle = handle
         self.size = 0
         """Bytes so far."""
-        self.most_text = _MAX_TEXT
+        self.max_text = _MAX_TEXT
         self.earlier_attempts = 0
         """Of what was written, attempts before the latest ones."""
 
@@ -322,7 +322,7 @@ class _Writing:
             row = next(iter(self._reader.items_of([number])), None)
             if row is None:
                 continue
-            data = without_blanks(self._items.fold(row, self.most_text)).encode()
+            data = without_blanks(self._items.fold(row, self.max_text)).encode()
             if self.size + len(data) > end:
                 self._items.forget(row)
                 misses += 1

@@ -28,7 +28,7 @@ from manyhands.view.conversation import value_at
 from manyhands.view.links import Pairs
 from manyhands.view.pages.item_table import shown_items, usual_columns
 from manyhands.view.pages.run import ledger_values, notes
-from manyhands.view.rendering import STATE_TONES, Renderer, duration, money, short, since
+from manyhands.view.rendering import TONES, Renderer, duration, money, short, since
 from manyhands.view.source import ShownRun, explained, look_at
 from manyhands.view.static.document import SCRIPTS, STYLES, as_part, resource
 from manyhands.view.static.passing_on import STOPPING, PassingOn, without_folders
@@ -406,7 +406,7 @@ def _run_row(run: ShownRun) -> Sequence[Cell]:
     return (
         Cell(summary["run"], link=Link(run=run.id, page="")),
         Cell(summary["workload"].replace("_", " ")),
-        Cell(run.state, tone=STATE_TONES.get(run.state, "")),
+        Cell(run.state, tone=TONES.get(run.state, "")),
         Cell(f"{ledger['items']:,}", ledger["items"]),
         Cell(f"{ledger['failed']:,}", ledger["failed"], tone="bad" if ledger["failed"] else ""),
         Cell(", ".join(run.models)),

@@ -8,16 +8,10 @@ from dataclasses import dataclass, field, replace
 from manyhands.core.text import counted
 from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser
 from manyhands.runs.shown.blocks import Block, Fact, Facts, Link, Note, Section, Table
-from manyhands.runs.shown.cells import AFTER
+from manyhands.runs.shown.cells import AFTER, ITEM, SHOWN, position_in
 from manyhands.runs.shown.run_view import PageInfo, RunView
 from manyhands.runs.summaries import RunStatus
-from manyhands.view.pages.run import head_sections, overview_sections
-
-_CHOICE = "item"
-"""In the query of a page that is about one of several items: its number."""
-_CHOSEN = "shown"
-"""What stands in the place of a link to the item that is shown begins with it."""
-_FILES = "Files"
+from manyhands.view.pages.run import overview_sections, sections_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +24,9 @@ class WorkloadPage:
 
 def overview(reader: JournalBrowser, view: RunView, status: RunStatus) -> list[Section]:
     """What stands on the page of the run."""
-    head = head_sections(view)
-    files = [section for section in head if section.title == _FILES]
     return [
-        *(each for each in head if each.title != _FILES),
-        *overview_sections(reader, status, files, is_passed_on=True),
+        *sections_of(view.head),
+        *overview_sections(reader, status, sections_of(view.files), is_passed_on=True),
     ]
 
 
@@ -98,13 +90,13 @@ def _onward(sections: Iterable[Section], name: str, query: Mapping[str, str]) ->
     for section in sections:
         for block in section.blocks:
             for fact, link in _steering(block, name):
-                after = _number(link.query.get(AFTER))
-                if after > _number(query.get(AFTER)):
+                after = position_in(link.query)
+                if after > position_in(query):
                     rest = _canonical({key: value for key, value in link.query.items() if key != AFTER})
                     known = following.get(rest)
-                    if known is None or after < _number(known[1].query[AFTER]):
+                    if known is None or after < position_in(known[1].query):
                         following[rest] = fact, link
-                elif not query and AFTER not in link.query and _CHOICE in link.query:
+                elif not query and AFTER not in link.query and ITEM in link.query:
                     yield fact, link
     yield from following.values()
 
@@ -113,7 +105,7 @@ def _chosen(sections: Iterable[Section], name: str) -> str:
     """What a page is about, where it leads to others of itself."""
     blocks = (block for section in sections for block in section.blocks if isinstance(block, Facts))
     facts = (fact for block in blocks if any(_steering(block, name)) for fact in block.facts)
-    return next((fact.label for fact in facts if fact.cell.link is None and fact.cell.text.startswith(_CHOSEN)), "")
+    return next((fact.label for fact in facts if fact.cell.link is None and fact.cell.text.startswith(SHOWN)), "")
 
 
 def _steering(block: Block, name: str) -> Iterator[tuple[Fact, Link]]:
@@ -122,10 +114,6 @@ def _steering(block: Block, name: str) -> Iterator[tuple[Fact, Link]]:
         link = fact.cell.link
         if link is not None and link.page == name and link.item is None:
             yield fact, link
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else -1
 
 
 def _without_steering(section: Section, name: str) -> Section:

@@ -58,13 +58,13 @@ MAX_LABEL = 80
 """Characters of a label."""
 _DISTRIBUTION = "distribution"
 _PAGES = (
-    PageInfo(MATRIX, "Matrix", "What came of each test at each target"),
+    PageInfo(MATRIX, "Matrix", "What came of each test at each target."),
     PageInfo(
-        _DISTRIBUTION, "Distribution", "How scores are distributed, how sure the figures are, what trials come to"
+        _DISTRIBUTION, "Distribution", "How scores are distributed, how sure the figures are, what trials come to."
     ),
-    PageInfo(GROUPS, "Categories", "What the tests of each category and tag come to"),
+    PageInfo(GROUPS, "Categories", "What the tests of each category and tag come to."),
 )
-_COMPARING = PageInfo(TARGETS, "Targets compared", "Whether one target does better than another, and how sure that is")
+_COMPARING = PageInfo(TARGETS, "Targets compared", "Whether one target does better than another, and how sure that is.")
 
 
 class EvalView(RunView):

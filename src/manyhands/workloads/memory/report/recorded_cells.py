@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from manyhands.runs.shown.blocks import Cell, Column, Fact, Link, Table, Tone
+from manyhands.runs.shown.cells import ITEM, OPEN, SHOW, SHOWN
 from manyhands.workloads.memory.report.formatting import NOTHING, brief, duration, money, whole
 from manyhands.workloads.memory.report.recorded import Recorded
 from manyhands.workloads.memory.report.schedule import score_cell
@@ -24,7 +25,7 @@ TONES: Mapping[str, Tone] = {"completed": "good", "failed": "bad", "running": "a
 def conversation_fact(each: Recorded, page: str, *, is_chosen: bool) -> Fact:
     """What leads to a page about another conversation."""
     link = None if is_chosen else Link(page=page, query={"item": str(each.row.number)})
-    words = "shown" if is_chosen else "show"
+    words = SHOWN if is_chosen else SHOW
     return Fact(
         brief(each.row.key), Cell(f"{words}, {each.row.state.value}", tone=TONES.get(each.row.state, ""), link=link)
     )
@@ -50,7 +51,7 @@ def agents_table(found: Sequence[Recorded], pages: Sequence[str]) -> Table:
                 Cell(each.row.state.value, tone=TONES.get(each.row.state, "")),
                 _sum_cell(each.record),
                 *(cells.get(column.name, Cell(NOTHING)) for column in COLUMNS),
-                *(Cell("open", link=Link(page=page, query={"item": item})) for page in pages),
+                *(Cell(OPEN, link=Link(page=page, query={ITEM: item})) for page in pages),
             ]
         )
     return Table([*_AGENTS, *(Column(f"page {page}", page) for page in pages)], rows)

@@ -15,6 +15,7 @@ from manyhands.core.text import counted
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Link, Note, Section, Table
+from manyhands.runs.shown.cells import SHOW, SHOWN
 from manyhands.runs.shown.pairs import ids_of
 from manyhands.runs.shown.run_view import PageInfo, RunView
 from manyhands.runs.summaries import ItemSummary
@@ -424,7 +425,7 @@ def _judge_facts(judges: Sequence[str], chosen: str | None, conversation: Record
         facts.append(
             Fact(
                 "as the run has them" if judge is None else brief(judge),
-                Cell("shown" if link is None else "show", link=link),
+                Cell(SHOWN if link is None else SHOW, link=link),
             )
         )
     return Facts(facts, "Scores by")

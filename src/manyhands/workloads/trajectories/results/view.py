@@ -102,7 +102,9 @@ class TrajectoryView(RunView):
         blocks: list[Block] = [Facts([each for each in facts if each.cell.text])]
         bad = [Note(cut(f"line {line} is left out: {why}", 300), "warn") for line, why in self.spec["bad_rows"][:5]]
         yield Section("Batch", [*blocks, *bad])
-        yield Section("Files", list(_files(self.reader)))
+
+    def files(self) -> Iterable[Section]:
+        return [Section("Files", list(_files(self.reader)))]
 
     def item_blocks(self, row: ItemRow, steps: Sequence[RecordedStep]) -> Iterable[Block]:
         return trajectory_blocks(row, steps, self.reader)

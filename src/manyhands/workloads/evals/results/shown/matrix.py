@@ -14,7 +14,7 @@ from manyhands.engine.contract import ItemRow, ReplacedOutcome
 from manyhands.engine.journal.browsing import DamagedRow
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Link, Note, Section, Table
-from manyhands.runs.shown.cells import AFTER, DAMAGED, damaged_cell, position_in
+from manyhands.runs.shown.cells import AFTER, DAMAGED, SHOW, SHOWN, damaged_cell, position_in
 from manyhands.workloads.evals.items import FAILED, PASSED
 from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.results.result_lines import WITHOUT_SCORE, TestResult, grouped_results
@@ -65,11 +65,11 @@ class MatrixRow:
 
     test_id: str | None
     dataset: str
-    """Empty for an item of which it can't be read what it is."""
+    """Empty for an item whose payload can't be read."""
     category: str
     tags: Sequence[str]
     outcomes: Mapping[str | None, Outcome]
-    """By target; None for a test that no target was run with, and for an item of which it can't be read what it is."""
+    """By target; None for a test that no target was run with, and for an item whose payload can't be read."""
     position: int
     """Of its last item in the input; of an item that stands by itself, of the last one of the test that it follows."""
     items: int
@@ -77,7 +77,7 @@ class MatrixRow:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it is an item of which it can't be read what it is."""
+        """Whether it is an item whose payload can't be read."""
         return not self.dataset
 
     @property
@@ -127,8 +127,8 @@ def matrix_rows(reader: JournalReader, prepared: PreparedEval, behind: int = -1)
 def _matrix_row(
     reader: JournalReader, prepared: PreparedEval, rows: Sequence[ItemRow], unknown: Sequence[ItemRow], position: int
 ) -> MatrixRow:
-    """The row of a test. ``rows``: all its items whose payload can be read; ``unknown``: items around them of which it can't be read what
-    they are, which may be the test's own."""
+    """The row of a test. ``rows``: all its items whose payload can be read; ``unknown``: items around them whose payload can't be read,
+    which may be the test's own."""
     payload = rows[0].payload
     test = payload.get("test", {})
     damaged = {row.payload.get("target"): Outcome.of_damaged(row) for row in rows if isinstance(row, DamagedRow)}
@@ -257,7 +257,7 @@ def _filters(show: str, chosen: Mapping[str, str]) -> Facts:
     found = [
         Fact(
             name,
-            Cell("shown", tone="active") if name == show else Cell("show", link=_link({"show": name, **chosen})),
+            Cell(SHOWN, tone="active") if name == show else Cell(SHOW, link=_link({"show": name, **chosen})),
             about,
         )
         for name, (about, _) in FILTERS.items()
