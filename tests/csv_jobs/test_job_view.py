@@ -280,7 +280,7 @@ def test_two_jobs_over_one_table_differ_where_they_report_something_else(folder:
         run_id, ours = other.meta("run_id"), view.reader.meta("run_id")
         later = list(view.compared([other], {"after": "1000"}))
     assert facts_of(parts)["Shown"].text == "items 1 to 3, of which both have 3"
-    assert facts_of(later)["Shown"].text == "no rows"
+    assert facts_of(later)["Shown"].text == "no items"
     back = facts_of(later)["Back"].link
     assert back == Link(page="compare", query={"runs": f"{ours},{run_id}"})
     (line,) = rows_of(parts, "What differs")

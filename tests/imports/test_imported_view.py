@@ -86,4 +86,4 @@ def test_grades_of_here_count_and_two_imports_are_compared(tmp_path: Path) -> No
     assert facts_of(compared)["Shown"].text == "items 1 to 2, of which both have 2"
     first = rows_of(compared, "Items that differ")[0]
     assert first["Score"].text == "1.000 → 0.500"
-    assert first["Row"].link == Link(item=1, versus=2, versus_run=run_id)
+    assert first["Item"].link == Link(item=1, versus=2, versus_run=run_id)

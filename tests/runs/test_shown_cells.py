@@ -179,5 +179,5 @@ def test_damaged_items_are_left_out_of_a_comparison_and_counted(tmp_path: Path) 
     damage(other, 2, "payload")
     (section,) = compared(base, other)
     assert facts(section)["Shown"].text == "items 1 to 5, of which both have 5"
-    assert "2 rows left out: damaged in one of the runs." in text_in(section)
+    assert "2 items left out: damaged in one of the runs." in text_in(section)
     assert [row["pairs"].text for table in parts(section, Table) for row in rows(table)] == ["3"]

@@ -182,11 +182,11 @@ def test_a_line_is_not_made_of_some_of_its_steps(folder: BatchFolder) -> None:
             assert notes_of(parts) == ["Its line is too large to be shown here; it is in batch_0.jsonl."]
 
 
-def test_the_head_names_the_files(folder: BatchFolder) -> None:
+def test_the_head_has_the_options_and_the_files_are_named(folder: BatchFolder) -> None:
     make(folder, "--min_score=0.1", "--grade=checks.yaml")
     with viewed(folder.run()) as view:
-        parts = list(view.head())
-    assert [each["File"].text for each in rows_of(parts)] == [
+        parts, files = list(view.head()), list(view.files())
+    assert [each["File"].text for each in rows_of(files)] == [
         "failures.jsonl",
         "trajectories.jsonl",
         "statistics.json",
@@ -212,15 +212,15 @@ def test_two_batches_are_compared_by_the_rows_that_both_have(folder: BatchFolder
     means = {each["Mean of"].text: each for each in rows_of(parts, "Means over these items")}
     assert texts(means["Score"]) == {
         "Mean of": "Score",
-        "Rows": "2",
+        "Items": "2",
         "r": "0.875",
         "q": "1.000",
         "Difference": "+0.125",
     }
     assert means["Turns"]["Difference"].text == "-0.50"
     differing = rows_of(parts, "Items that differ")
-    assert [each["Row"].text for each in differing] == ["prompt 2", "prompt 0"]
-    assert differing[0]["Row"].link == Link(item=3, versus=numbers[keys[2]], versus_run=run_id)
+    assert [each["Item"].text for each in differing] == ["prompt 2", "prompt 0"]
+    assert differing[0]["Item"].link == Link(item=3, versus=numbers[keys[2]], versus_run=run_id)
     assert (differing[0]["Score"].text, differing[0]["Verdict"].text) == ("0.750 → 1.000", "borderline → pass")
     assert (differing[1]["Turns"].text, differing[1]["Turns"].value) == ("2 → 1", -1)
 
