@@ -194,7 +194,7 @@ def test_the_head_has_the_options_and_the_files_are_named(folder: BatchFolder) -
         "batch_0.jsonl",
         "batch_1.jsonl",
     ]
-    assert rows_of(parts)[1]["Size"].value == (folder.run() / "trajectories.jsonl").stat().st_size
+    assert rows_of(files)[1]["Size"].value == (folder.run() / "trajectories.jsonl").stat().st_size
     assert facts_of(parts)["Minimum score"].text == "0.1"
 
 
