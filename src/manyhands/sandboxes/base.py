@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
@@ -18,9 +18,9 @@ from manyhands.io.files import is_full
 from manyhands.processes.children import ExecResult, Process, run_process, to_the_end
 from manyhands.processes.system import process_line
 from manyhands.sandboxes.commands.freezing import Frozen
-from manyhands.sandboxes.commands.launch import Launcher, marks
+from manyhands.sandboxes.commands.launch import Launcher, marks, with_variables
 from manyhands.sandboxes.commands.shell import Background, Shell, ShellNotStarted, StateFile
-from manyhands.sandboxes.files.access import RunInside
+from manyhands.sandboxes.files.access import RunInside, get_inside, put_inside
 from manyhands.sandboxes.files.checkpoint import Checkpoint
 from manyhands.sandboxes.files.disk_watch import DiskWatch, with_space
 from manyhands.sandboxes.files.removing import clear_folder, drop_set_ids
@@ -149,7 +149,12 @@ class CommandSandbox:
         input: bytes | None = None,
         cwd: str | None = None,
         max_output: int = 100_000,
+        user: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> ExecResult:
+        if user is not None:
+            raise ItemError(Cause.INVALID_INPUT, f"user {user!r}: a {self.kind} sandbox has no other users")
+        command = with_variables(command, environment)
         strikes = self._disk.strikes
         try:
             result = await self._run(command, timeout=timeout, input=input, cwd=cwd, max_output=max_output)
@@ -214,6 +219,14 @@ class CommandSandbox:
     async def write_file(self, path: str, data: bytes) -> None:
         self._check_open()
         await self._files.write(self._inside(path), data, self._run_inside)
+
+    async def put(self, archive: BinaryIO, path: str) -> None:
+        self._check_open()
+        await put_inside(self._run_inside, archive, self._inside(path))
+
+    async def get(self, path: str, archive: BinaryIO, *, max_bytes: int) -> None:
+        self._check_open()
+        await get_inside(self._run_inside, self._inside(path), archive, max_bytes)
 
     async def begin_step(self, address: str) -> None:
         self._check_open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from manyhands.processes.children import ExecResult
 
@@ -28,6 +28,10 @@ class SandboxLimits:
     """Bytes that are to stay free on their file system; None: 1 GiB, or 2 % of a small one."""
     network: bool = False
     """Off unless requested."""
+    network_allow: tuple[str, ...] = ()
+    """Without ``network``: names, ``*.`` names, addresses and CIDR blocks that can be reached through the egress proxy all the same."""
+    cpus: float | None = None
+    """Processors that may be busy at once; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,16 @@ class SandboxRequest:
     """A host folder of this sandbox alone. It may hold what an earlier process of the same attempt left, see ``Sandbox.reattach``."""
     run_id: str
     """What ``processes.strays.process_mark`` gives for the run's id: by this mark strays of a crashed run are found and killed."""
+    name: str | None = None
+    """What names it where worlds of many runs lie together, as an engine's containers do: ``<run>-<item>-<attempt>``. Never an item's
+    number alone."""
     image: str | None = None
-    """A container image, for backends that take one."""
+    """A container image, pinned, for backends that take one."""
     cwd: str | None = None
-    """Where commands start, as seen inside; None is the project, or the workspace where there is none."""
+    """Where commands start, as seen inside; None is the project, or the workspace where there is none, or, with an image, where that
+    says."""
+    user: str | None = None
+    """Who runs commands in a container, by name or number; None: the image's user."""
     environment: Mapping[str, str] | None = None
     """Variables for commands, beside those that every sandbox has."""
     limits: SandboxLimits = SandboxLimits()
@@ -114,8 +124,12 @@ class Sandbox(Protocol):
         input: bytes | None = None,
         cwd: str | None = None,
         max_output: int = 100_000,
+        user: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> ExecResult:
-        """Run a program on its own, in a process group that is killed at the time limit. May run beside others."""
+        """Run a program on its own, in a process group that is killed at the time limit. May run beside others. ``user``: another one
+        than the sandbox's, by name or number; ``environment``: variables besides. Raises ItemError(INVALID_INPUT) for a user that the
+        sandbox can't give it."""
         ...
 
     async def shell(self, command: str, *, timeout: float, max_output: int = 100_000) -> ExecResult:
@@ -137,6 +151,16 @@ class Sandbox(Protocol):
 
     async def write_file(self, path: str, data: bytes) -> None:
         """Write aside, then rename; parent folders are made. Keeps an existing file's mode. Raises ToolError."""
+        ...
+
+    async def put(self, archive: BinaryIO, path: str) -> None:
+        """Unpack a tar archive into the folder ``path``, which is made. Owners in the archive count where commands run as root; else
+        everything belongs to who runs them. Raises ToolError."""
+        ...
+
+    async def get(self, path: str, archive: BinaryIO, *, max_bytes: int) -> None:
+        """Write a tar archive of a file or folder, whose names start with the last part of ``path``. Raises ToolError, also for more
+        than ``max_bytes`` bytes."""
         ...
 
     async def begin_step(self, address: str) -> None:

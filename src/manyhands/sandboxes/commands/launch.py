@@ -123,6 +123,11 @@ def in_directory(command: Sequence[str], directory: str, variables: Mapping[str,
     return [SHELL, "-c", _IN_DIRECTORY.format(exports=exports, closed=f"{DOOR}<&- "), "sh", directory, *command]
 
 
+def with_variables(command: Sequence[str], variables: Mapping[str, str] | None) -> list[str]:
+    """``command`` with these variables besides."""
+    return [*(("env", "--", *(f"{name}={value}" for name, value in variables.items())) if variables else ()), *command]
+
+
 def scrubbed_environment(request: SandboxRequest, *, home: str, path: str, project: str | None) -> dict[str, str]:
     """What commands get to see: nothing of ours but what is named here, so no keys. ``home`` is the workspace; ``project``: its
     path inside, if there is one."""

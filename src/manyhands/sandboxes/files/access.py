@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from manyhands.core.errors import ToolError
 from manyhands.processes.children import ExecResult
@@ -13,7 +13,14 @@ from manyhands.sandboxes.files.trees import NotPlain, open_folder, open_regular,
 from manyhands.sandboxes.project import read_only
 
 _SECONDS = 60.0
+_ARCHIVE_SECONDS = 600.0
 _MISSING, _IS_FOLDER, _NOT_REGULAR, _UNREADABLE, _IN_PROJECT = 20, 21, 22, 23, 24
+_PUT = 'mkdir -p -- "$1" && exec tar -x -C "$1" -f -'
+_GET = (
+    '[ -e "$1" ] || exit 20; [ -r "$1" ] || exit 23; exec tar -c -C "$(dirname -- "$1")" -f - -- "$(basename -- "$1")"'
+)
+_MAX_ARCHIVE = 1 << 30
+"""Bytes of an archive that is unpacked inside."""
 _READ = """\
 [ -e "$1" ] || exit 20; [ -d "$1" ] && exit 21; [ -f "$1" ] || exit 22; [ -r "$1" ] || exit 23
 exec head -c "$2" -- "$1"
@@ -95,6 +102,24 @@ async def write_inside(
     if project is not None and result.exit_code == _IN_PROJECT:
         raise ToolError(read_only(path, project, workspace))
     _check(result, "write", path)
+
+
+async def put_inside(run: RunInside, archive: BinaryIO, path: str) -> None:
+    """Unpack a tar archive by a command inside. Raises ToolError."""
+    data = archive.read(_MAX_ARCHIVE + 1)
+    if len(data) > _MAX_ARCHIVE:
+        raise ToolError(f"can't unpack into {path}: more than {_MAX_ARCHIVE:,} bytes")
+    result = await run(["sh", "-c", _PUT, "sh", path], timeout=_ARCHIVE_SECONDS, input=data)
+    _check(result, "unpack into", path)
+
+
+async def get_inside(run: RunInside, path: str, archive: BinaryIO, max_bytes: int) -> None:
+    """Pack a file or folder by a command inside. Raises ToolError."""
+    command = ["sh", "-c", _GET, "sh", path]
+    result = await run(command, timeout=_ARCHIVE_SECONDS, max_output=max_bytes + 1)
+    _check(result, "pack", path)
+    _check_size(len(result.output), path, max_bytes)
+    archive.write(result.output)
 
 
 def read_on_host(path: Path, shown: str, max_bytes: int) -> bytes:
