@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.world import World
+from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import Message

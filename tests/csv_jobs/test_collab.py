@@ -18,7 +18,7 @@ from manyhands.agents.options import AgentOptions
 from manyhands.agents.run_settings import parent_run
 from manyhands.agents.task import AgentSettings, AgentTask
 from manyhands.agents.toolbox import RunTools
-from manyhands.agents.world import World
+from manyhands.agents.worlds.world import World
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ToolError
 from manyhands.engine.contract import Item

@@ -25,7 +25,7 @@ from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
 from manyhands.agents.tool_running import ToolRunner
 from manyhands.agents.toolbox import NO_TOOLS, Toolbox
 from manyhands.agents.trajectory import MODEL, Transcript, refusals
-from manyhands.agents.world import World
+from manyhands.agents.worlds.world import World
 from manyhands.core.digests import derive_seed, digest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause

@@ -11,7 +11,7 @@ from typing import Protocol
 from manyhands.agents.loop import FollowUp, run_agent
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
 from manyhands.agents.toolbox import Toolbox
-from manyhands.agents.world import World
+from manyhands.agents.worlds.world import World
 from manyhands.core.errors import UserError
 from manyhands.core.text import suggestion
 from manyhands.engine.contract import Context

@@ -11,7 +11,7 @@ from manyhands.agents.reading import parse_arguments
 from manyhands.agents.task import AgentSettings
 from manyhands.agents.toolbox import Toolbox
 from manyhands.agents.trajectory import TOOL, TOOLS, from_record, recorded, refusal
-from manyhands.agents.world import World
+from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError, ManyhandsError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json

@@ -15,7 +15,7 @@ from manyhands.agents.registry import Agent
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
 from manyhands.agents.toolbox import Toolbox
 from manyhands.agents.trajectory import fold
-from manyhands.agents.world import World
+from manyhands.agents.worlds.world import World
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.jsonio import as_text
 from manyhands.core.messages import Message, ToolCall

@@ -25,7 +25,7 @@ from manyhands.agents.run_settings import (
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
 from manyhands.agents.toolbox import RunTools, Toolbox
 from manyhands.agents.trajectory import describe_step, fold
-from manyhands.agents.world import World
+from manyhands.agents.worlds.world import World
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import GRADE, ItemState, Outcome, OutputLine, StopReason
 from manyhands.core.usage import Usage

@@ -27,7 +27,7 @@ from manyhands.agents.run_settings import (
 )
 from manyhands.agents.task import TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask
 from manyhands.agents.toolbox import RunTools, Toolbox
-from manyhands.agents.world import World
+from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.jsonio import Json, line
 from manyhands.core.messages import Message

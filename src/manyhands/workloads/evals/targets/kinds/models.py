@@ -14,7 +14,7 @@ from manyhands.agents.registry import load_agent
 from manyhands.agents.run_settings import NeverCalled, chat_settings, check_tool_choice, sandbox_limits, seeded
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
 from manyhands.agents.toolbox import RunTools, Toolbox, outside_record, with_functions
-from manyhands.agents.world import World
+from manyhands.agents.worlds.world import World
 from manyhands.core.errors import UserError
 from manyhands.core.messages import Message
 from manyhands.core.settings import Secret

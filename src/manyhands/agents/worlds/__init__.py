@@ -1,0 +1,1 @@
+"""Where agents work: what an item asks of its world, and the sandbox of an attempt."""
