@@ -13,18 +13,21 @@ from manyhands.core.errors import UserError
 from manyhands.core.redaction import describe
 from manyhands.io.plugins import plugins
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
+from manyhands.sandboxes.settings import SandboxSettings
 
 PLUGINS = "manyhands.sandboxes"
 NAMES = ("auto", "bubblewrap", "local")
 _BUBBLEWRAP = ("manyhands.sandboxes.bubblewrap.backend", "BubblewrapBackend")
 _BACKENDS = {"auto": _BUBBLEWRAP, "bubblewrap": _BUBBLEWRAP, "local": ("manyhands.sandboxes.local", "LocalBackend")}
-"""Module and class, imported when it is chosen: what the one takes of a machine, the other may do without."""
+"""Module, and a class without arguments or a function of the name and the settings; imported when it is chosen: what the one takes of a
+machine, the other may do without."""
 _NOT_YET = ("docker", "podman", "apptainer", "singularity", "modal", "daytona")
 _ON_HOST = "; or give --sandbox local to run commands on this machine itself"
 
 
-def choose_backend(name: str, *, asks_for_image: bool) -> SandboxBackend:
-    """The backend for a ``--sandbox`` value. ``asks_for_image``: whether any row names a container image.
+def choose_backend(name: str, *, asks_for_image: bool, options: SandboxSettings | None = None) -> SandboxBackend:
+    """The backend for a ``--sandbox`` value. ``asks_for_image``: whether any row names a container image; ``options``: where the backend
+    finds the settings of its kind, such as a host's name (None: their defaults).
 
     ``auto`` is bubblewrap where this machine can use it. Raises UserError, in one line that names the choices.
     """
@@ -33,17 +36,18 @@ def choose_backend(name: str, *, asks_for_image: bool) -> SandboxBackend:
             "the dataset asks for container images, and container sandboxes are not available in this version: "
             "give --sandbox bubblewrap or --sandbox local to ignore the images"
         )
-    backend = _ours(name) if name in _BACKENDS else _plugged(name)
+    backend = _ours(name, options or SandboxSettings()) if name in _BACKENDS else _plugged(name)
     problem = backend.unavailable()
     if problem is not None:
         raise UserError(f"--sandbox {name}: {problem}{'' if name == 'local' else _ON_HOST}")
     return backend
 
 
-def _ours(name: str) -> SandboxBackend:
+def _ours(name: str, options: SandboxSettings) -> SandboxBackend:
     module, attribute = _BACKENDS[name]
     try:
-        backend: SandboxBackend = getattr(import_module(module), attribute)()
+        made = getattr(import_module(module), attribute)
+        backend: SandboxBackend = made() if isinstance(made, type) else made(name, options)
     except ImportError as error:
         raise UserError(f"--sandbox {name}: not available on this system ({error}){_ON_HOST}") from error
     return backend
