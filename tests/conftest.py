@@ -10,6 +10,9 @@ import pytest
 from hypothesis import settings
 
 from manyhands.core.redaction import KNOWN
+from tests.support.engines import docker_engine, image_registry, podman_engine, rootless_podman_engine
+
+__all__ = ["docker_engine", "image_registry", "podman_engine", "rootless_podman_engine"]  # fixtures
 
 if TYPE_CHECKING:
     from tests.support.scheduling import Scheduling
