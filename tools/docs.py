@@ -258,6 +258,8 @@ def sandbox_limits() -> str:
         "files": f"{defaults.files:,} files and folders",
         "min_free": "1 GB of the disk, or 2 % of a small one, is left free (`--min_free`)",
         "network": "none (`--network` allows it)" if not defaults.network else "allowed",
+        "network_allow": "nothing more",
+        "cpus": "all processors",
     }
     assert set(shown) == {field.name for field in fields(SandboxLimits)}
     return table(["limit", "value"], ([name.replace("_", " "), value] for name, value in shown.items()))

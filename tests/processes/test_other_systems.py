@@ -110,6 +110,6 @@ def test_a_batch_without_tools_is_executed(executor: str, tmp_path: Path) -> Non
     ],
 )
 def test_a_sandbox_that_is_not_there_is_refused_in_one_line(name: str, says: str, tmp_path: Path) -> None:
-    code = "import sys\nfrom manyhands.sandboxes.selection import choose_backend\nchoose_backend(sys.argv[1], asks_for_image=False)"
+    code = "import sys\nfrom manyhands.sandboxes.selection import choose_backend\nchoose_backend(sys.argv[1])"
     done = run("-c", code, name, cwd=tmp_path)
     assert done.stderr.splitlines()[-1].startswith(f"manyhands.core.errors.UserError: --sandbox {name}: {says}")

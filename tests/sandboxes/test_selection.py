@@ -18,15 +18,15 @@ from manyhands.sandboxes.selection import PacedBackend, choose_backend
 
 
 def test_backends_by_name() -> None:
-    assert choose_backend("auto", asks_for_image=False).kind == "bubblewrap"
-    assert choose_backend("bubblewrap", asks_for_image=True).kind == "bubblewrap"
-    assert choose_backend("local", asks_for_image=True).kind == "local"
+    assert choose_backend("auto").kind == "bubblewrap"
+    assert choose_backend("bubblewrap").kind == "bubblewrap"
+    assert choose_backend("local").kind == "local"
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "apptainer", "singularity", "modal", "daytona", "Local", "", "x"])
 def test_other_names_are_refused_with_the_choices(name: str) -> None:
     with pytest.raises(UserError) as caught:
-        choose_backend(name, asks_for_image=False)
+        choose_backend(name)
     message = str(caught.value)
     assert "\n" not in message
     assert "bubblewrap, local" in message
@@ -35,15 +35,10 @@ def test_other_names_are_refused_with_the_choices(name: str) -> None:
     )
 
 
-def test_images_need_a_container() -> None:
-    with pytest.raises(UserError, match="--sandbox bubblewrap or --sandbox local"):
-        choose_backend("auto", asks_for_image=True)
-
-
 def test_without_bubblewrap_the_choices_are_named(tmp_path: Path) -> None:
     code = (
         "from manyhands.sandboxes.selection import choose_backend\n"
-        "try:\n    choose_backend('auto', asks_for_image=False)\nexcept Exception as error:\n    print(type(error).__name__, error)"
+        "try:\n    choose_backend('auto')\nexcept Exception as error:\n    print(type(error).__name__, error)"
     )
     environment = {"PATH": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ from manyhands.core.settings import (
 )
 from manyhands.models.settings import ModelSettings
 from manyhands.runs.options import CONVERSATION, OUTPUT, SPEED, FileSettings, RunOptions, TerminalSettings, read_text
-from manyhands.sandboxes.settings import SandboxSettings
+from manyhands.sandboxes.settings import RowImageSettings, SandboxSettings
 from manyhands.tools.settings import ToolSettings
 
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
@@ -97,7 +97,7 @@ class ConversationSettings(FileSettings):
     )
 
 
-class AgentOptions(ConversationSettings, ModelSettings, SandboxSettings, ToolSettings, RunOptions):
+class AgentOptions(ConversationSettings, ModelSettings, RowImageSettings, SandboxSettings, ToolSettings, RunOptions):
     """What can be set for agents, their model and the run that executes them."""
 
     executor: Literal["processes", "local"] = setting(

@@ -134,7 +134,7 @@ def _warn_of_unpriced(budget: BudgetSettings, model: ModelSettings, notice: Noti
 def check_sandbox(options: SandboxSettings, notice: Notice, *, images: int = 0) -> None:
     """Raises UserError if the sandbox can't be used on this machine, or can't give items the image that they ask for.
     ``images``: how many of them ask for one."""
-    choose_backend(options.sandbox, asks_for_image=images > 0, options=options)
+    choose_backend(options.sandbox, options)
     if images:
         notice(f"{images} rows ask for a container image, which the {options.sandbox} sandbox ignores")
 

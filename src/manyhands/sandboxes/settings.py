@@ -1,11 +1,14 @@
-"""The settings of the sandboxes of a run."""
+"""The settings of the sandboxes of a run, and of the container images that they are made of."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Any, Literal
 
 from manyhands.core.settings import (
+    Checked,
     Flag,
+    OptionalText,
     Settings,
     Text,
     number,
@@ -13,6 +16,51 @@ from manyhands.core.settings import (
     setting,
 )
 from manyhands.runs.options import TOOLS
+from manyhands.sandboxes.images.templates import ImageTemplate
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def size(value: Any) -> int | None:
+    """Bytes: a number, or one with a unit (``200GB``, ``64MiB``). Raises ValueError."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
+        return None
+    found = _SIZE.fullmatch(str(value).strip()) if isinstance(value, (str, int)) else None
+    if found is None or isinstance(value, bool):
+        raise ValueError("must be a size, such as 200GB or 64MiB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+
+
+def _template(value: Any) -> str | None:
+    return None if value is None or not str(value).strip() else ImageTemplate.parse(str(value)).text
+
+
+Size = Annotated[int, Checked(size)]
+
+
+class RowImageSettings(Settings):
+    """Where the rows of a dataset or table say which image each is executed in."""
+
+    image_field: OptionalText = setting(
+        None,
+        "Column (field) of a row that names its container image.",
+        group=TOOLS,
+        identity=True,
+        value="COLUMN",
+    )
+    image_template: Annotated[str | None, Checked(_template)] = setting(
+        None,
+        "Image of rows that name none, made of their fields: {field}, {field|lower}, or {field|swebench} (lower case, __ as _1776_).",
+        group=TOOLS,
+        identity=True,
+        value="TEMPLATE",
+    )
+    skip_missing_images: Flag = setting(
+        False,
+        "Skip rows whose image does not exist; otherwise they refuse the run.",
+        group=TOOLS,
+    )
 
 
 class SandboxSettings(Settings):
@@ -20,7 +68,8 @@ class SandboxSettings(Settings):
 
     sandbox: Text = setting(
         "auto",
-        "Where tools run: auto (bubblewrap where it is installed), bubblewrap, or local (this machine, unprotected).",
+        "Where tools run: auto (items with a container image in docker or podman, others in bubblewrap), bubblewrap, docker, podman, "
+        "or local (this machine, unprotected).",
         group=TOOLS,
         identity=True,
         value="KIND",
@@ -35,3 +84,37 @@ class SandboxSettings(Settings):
         group=TOOLS,
     )
     keep_workspaces: Flag = setting(False, "Keep the workspaces of all items.", group=TOOLS)
+    image: OptionalText = setting(
+        None, "Container image of items that name none themselves.", group=TOOLS, identity=True, value="IMAGE"
+    )
+    ignore_images: Flag = setting(False, "Ignore the images that rows name.", group=TOOLS, identity=True)
+    pull: Literal["missing", "always", "never"] = setting(
+        "missing",
+        "When images are pulled: if they are not there, always (once per run), or never.",
+        group=TOOLS,
+    )
+    image_cache: Size | None = setting(
+        None,
+        "Remove images that this run pulled, the longest unused first, when they take more than this (such as 200GB).",
+        group=TOOLS,
+        value="SIZE",
+    )
+    container_runtime: OptionalText = setting(
+        None, "Runtime of the container engine, such as runsc.", group=TOOLS, value="NAME"
+    )
+    unenforced_limits: Flag = setting(
+        False, "Run also where the container engine can't enforce all limits of a sandbox.", group=TOOLS
+    )
+    checkpoints: Flag = setting(
+        True,
+        "Take a snapshot of a container after steps that change it, so that a step that is cut off can be undone.",
+        group=TOOLS,
+    )
+    checkpoint_limit: Size = setting(
+        64 << 20, "Changes of a container beyond which no more snapshots of it are taken.", group=TOOLS, value="SIZE"
+    )
+    durable_worlds: Flag = setting(
+        False,
+        "Sync the disks after each snapshot of a container, so that unfinished items also continue after the machine died.",
+        group=TOOLS,
+    )

@@ -68,7 +68,7 @@ def _early_forks(options: BatchSpec) -> Iterator[ForkServer | None]:
     standard_registry()
     with suppress(UserError):  # reported when the run is opened
         load_agent(options.agent)
-        choose_backend(options.sandbox, asks_for_image=False, options=options)
+        choose_backend(options.sandbox, options)
     with early_forks(late_imports(options.model, options.base_url)) as forks:
         yield forks
 

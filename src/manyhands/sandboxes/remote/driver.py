@@ -19,6 +19,21 @@ process that made them (host, boot id, process id, as text), and this program's 
 
 
 @dataclass(frozen=True, slots=True)
+class WorldOptions:
+    """What a run says of all its worlds."""
+
+    runtime: str | None = None
+    """The engine's runtime, such as ``runsc``; None: its default."""
+    checkpoints: bool = True
+    """Whether a snapshot is taken after steps that change a world."""
+    checkpoint_limit: int = 64 << 20
+    """Bytes of changes beyond which no further snapshot of a world is taken."""
+    durable: bool = False
+    """Whether snapshots outlive the machine's death: the disks are synced after each, and after a restart the snapshot is used in place of
+    the world."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorldSpec:
     """A world to be made."""
 
@@ -111,6 +126,10 @@ class Driver(Protocol):
     async def identity(self) -> str:
         """What tells this engine or service, and a start of its machine, from others: worlds of another identity can't be trusted. For an
         engine on this machine its id and the machine's boot id."""
+        ...
+
+    async def unenforced(self) -> tuple[str, ...]:
+        """What of ``SandboxLimits`` it can't keep worlds to, by names of its fields; empty if there is nothing."""
         ...
 
     async def create(self, spec: WorldSpec) -> World:

@@ -41,6 +41,7 @@ from manyhands.runs.options import (
     absolute,
     check_run_name,
 )
+from manyhands.sandboxes.settings import RowImageSettings
 from manyhands.workloads.evals.evalfile.patterns import id_filter, split_patterns
 
 TESTS = "Tests"
@@ -99,6 +100,7 @@ _INSTEAD = {
         for name in AgentOptions.fields
         if name not in (*RunOptions.fields, "keep_workspaces")
     },
+    **dict.fromkeys(RowImageSettings.fields, "the targets of an evaluation name their image themselves: image: NAME"),
     **dict.fromkeys(_OF_NOBODY, "it has no meaning for evaluations"),
     "retry_failed": "--retry_errors executes the tests of a run again that ended in errors, --rerun_failed also those that failed",
     **dict.fromkeys(

@@ -165,9 +165,7 @@ class TrajectoryWorkload(Workload):
             self._run_id = run_id_of(self._folder)
             self._agent = load_agent(self._options.agent)
             if not replay:
-                self._backend = PacedBackend(
-                    choose_backend(self._options.sandbox, asks_for_image=False, options=self._options)
-                )
+                self._backend = PacedBackend(choose_backend(self._options.sandbox, self._options))
                 self._model = model_of(
                     self._options,
                     keys_in(self._secrets, API_KEY),

@@ -118,7 +118,7 @@ class AgentWorker:
             backend: SandboxBackend = NeverCalled()
             if not replay:
                 if any(tool.changes_world for tool in tools):
-                    backend = PacedBackend(choose_backend(options.sandbox, asks_for_image=False, options=options))
+                    backend = PacedBackend(choose_backend(options.sandbox, options))
                 headers = headers_among(secrets, API_KEY)
                 model = model_of(options, keys_in(secrets, API_KEY), run_folder, options, headers=headers)
                 stack.push_async_callback(model.close)

@@ -92,7 +92,7 @@ class ModelTargetSettings(TargetSettings):
         tools = run_tools.tools(self.toolsets)
         backend: SandboxBackend = NeverCalled()
         if any(tool.changes_world for tool in tools):
-            backend = PacedBackend(choose_backend(options.sandbox, asks_for_image=False, options=options))
+            backend = PacedBackend(choose_backend(options.sandbox, options))
         model = opening.model(options, self.api_key)
         agent = AgentTarget(options, tools, model=model, backend=backend, mark=opening.mark)
         return agent if (options.temperature or 0) > 0 else opening.cached(agent, {})
@@ -115,7 +115,7 @@ class AgentTargetSettings(ModelTargetSettings):
                 return  # its tools are known when its servers run
             tools = RunTools.recorded(with_functions(None, options.tools or ())).tools(self.toolsets)
             if any(tool.changes_world for tool in tools):
-                choose_backend(options.sandbox, asks_for_image=False, options=options)
+                choose_backend(options.sandbox, options)
         except UserError as error:
             raise checking.location.error(str(error)) from None
 

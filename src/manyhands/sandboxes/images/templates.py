@@ -1,0 +1,70 @@
+"""Names of images that are made of a row's fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+_MARK = re.compile(r"\{([^{}]*)\}")
+_MAX_CHARACTERS = 500
+
+
+def _swebench(text: str) -> str:
+    return text.lower().replace("__", "_1776_")
+
+
+FILTERS: Mapping[str, Callable[[str], str]] = {"lower": str.lower, "swebench": _swebench}
+"""What may be done to a field's text. ``swebench``: as the images of SWE-bench are named after its instances."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTemplate:
+    """A name with fields in braces: ``registry.example/sweb.eval.{instance_id|swebench}:latest``."""
+
+    text: str
+    parts: tuple[tuple[str, tuple[str, ...]], ...]
+    """The fields in it, each with its filters."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError for a template without a field, and for an unknown filter."""
+        text = text.strip()
+        parts = tuple(_field(mark[1]) for mark in _MARK.finditer(text))
+        if not parts or set(_MARK.sub("", text)) & set("{}"):
+            raise ValueError("must have fields of rows in braces, such as {instance_id}")
+        return cls(text, parts)
+
+    def fill(self, row: Mapping[str, Any]) -> str:
+        """The name for a row. Raises ValueError if it lacks a field."""
+        parts = iter(self.parts)
+        return checked_reference(_MARK.sub(lambda mark: _value(row, *next(parts)), self.text))
+
+
+def checked_reference(name: str) -> str:
+    """The name of an image, as far as can be said without looking it up. Raises ValueError."""
+    name = name.strip()
+    if not name or len(name) > _MAX_CHARACTERS or name.startswith("-") or not name.isprintable() or " " in name:
+        raise ValueError(f"{name[:100]!r} is no name of a container image")
+    return name
+
+
+def _field(mark: str) -> tuple[str, tuple[str, ...]]:
+    name, *filters = (part.strip() for part in mark.split("|"))
+    for each in filters:
+        if each not in FILTERS:
+            raise ValueError(f"has an unknown filter: {each} (there are {', '.join(FILTERS)})")
+    if not name:
+        raise ValueError("has braces without the name of a field")
+    return name, tuple(filters)
+
+
+def _value(row: Mapping[str, Any], name: str, filters: tuple[str, ...]) -> str:
+    value = row.get(name)
+    if not isinstance(value, (str, int)) or isinstance(value, bool) or not str(value).strip():
+        raise ValueError(f'no text in "{name}", of which --image_template makes the name of an image')
+    text = str(value).strip()
+    for each in filters:
+        text = FILTERS[each](text)
+    return text
