@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,8 +15,6 @@ from manyhands.engine.contract import Context
 from manyhands.processes.children import to_the_end
 from manyhands.processes.strays import remove_tree
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
-
-_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
@@ -63,7 +60,9 @@ class World:
 
     As long as steps are replayed no sandbox is made. When the first step that is not replayed needs one and the attempt
     had begun a step in it before, the sandbox is re-attached, or else a new attempt is called for: going on in another
-    world than the recorded steps left would be wrong.
+    world than the recorded steps left would be wrong. Steps that change the world are taken one after the other, whatever their
+    scopes, so the one that the sandbox names as begun is the last recorded one, or the one that was cut off behind it, or, in a
+    folder that is not what it was, an earlier one.
 
     Use as ``async with World(context, backend, request) as world``. ``request`` is called for what to make when it comes to that:
     most conversations of some runs need no sandbox. Where most do, a sandbox starts while the model is called (``expect``).
@@ -79,6 +78,7 @@ class World:
         self._expected = False
         self._demand = _demands.setdefault(backend, _Demand())
         self._last_replayed: str | None = None
+        self._replayed: set[str] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -105,24 +105,17 @@ class World:
         Raises ItemError(SANDBOX_LOST) if it can't be made, and what ``Context.new_attempt_needed`` gives if its former
         state is gone.
         """
-        if self._sandbox is not None:
-            return self._sandbox
-        async with self._opening:
-            if self._sandbox is None:
-                early, self._early = self._early, None
-                self._sandbox = await (early.making if early else self._made(self._request()))
-                self._demand.needed += 1
-                self._demand.unneeded -= self._expected
-        return self._sandbox
+        return await self._opened(None)
 
     async def begin_step(self, address: str) -> None:
         """To be called before the step at ``address`` changes the world (not when it is replayed)."""
-        sandbox = await self.sandbox()
+        sandbox = await self._opened(address)
         await sandbox.begin_step(address)
 
     def replayed(self, address: str) -> None:
         """Note that the step at ``address`` that had changed the world was replayed from the journal."""
         self._last_replayed = address
+        self._replayed.add(address)
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
@@ -152,29 +145,37 @@ class World:
         if early is not None:
             await to_the_end(early.give_up())
 
-    async def _made(self, request: SandboxRequest) -> Sandbox:
+    async def _opened(self, address: str | None) -> Sandbox:
+        """``address``: of the step that it is opened for, if that is one which changes the world."""
+        if self._sandbox is not None:
+            return self._sandbox
+        async with self._opening:
+            if self._sandbox is None:
+                early, self._early = self._early, None
+                self._sandbox = await (early.making if early else self._made(self._request(), address))
+                self._demand.needed += 1
+                self._demand.unneeded -= self._expected
+        return self._sandbox
+
+    async def _made(self, request: SandboxRequest, address: str | None = None) -> Sandbox:
         sandbox = await self._backend.create(request)
         try:
-            await self._restore(sandbox)
+            await self._restore(sandbox, address)
         except BaseException:
             await to_the_end(sandbox.close())
             raise
         return sandbox
 
-    async def _restore(self, sandbox: Sandbox) -> None:
-        """Bring the sandbox to the state after the last recorded step."""
+    async def _restore(self, sandbox: Sandbox, address: str | None) -> None:
+        """Bring the sandbox to the state after the last recorded step. ``address``: of the step that follows, if it is known."""
         open_step, last = sandbox.open_step, self._last_replayed
         if open_step is None:
             if last is not None:
                 raise self._context.new_attempt_needed(f"the sandbox folder that step {last} had changed is gone")
             return
         recorded = open_step == last
-        if not recorded and last is not None and _number(open_step) < _number(last):
-            raise self._context.new_attempt_needed(f"the sandbox folder is older than the recorded step {last}")
+        if not recorded and (open_step in self._replayed or (address is not None and open_step != address)):
+            what = "the first step" if last is None else f"the recorded step {last}"
+            raise self._context.new_attempt_needed(f"the sandbox folder is older than {what}")
         if not await sandbox.reattach(recorded, open_step):
             raise self._context.new_attempt_needed("the sandbox could not be brought back to the last recorded step")
-
-
-def _number(address: str) -> tuple[int, ...]:
-    """Orders addresses: those of a later turn come behind those of an earlier one."""
-    return tuple(map(int, _NUMBERS.findall(address)))

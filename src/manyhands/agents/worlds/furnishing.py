@@ -1,0 +1,305 @@
+"""Files, setup and environment of items' worlds, and what is collected from these in the end: the same for every kind of run.
+
+``Furnishing`` is what a run gives all of them, ``Furnished`` what one item gets. Whatever changes a world is a step (see
+``recorded_commands``), so that what a crash cuts off is undone and done again, and nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from manyhands.agents.worlds.item_world import ItemWorld
+from manyhands.agents.worlds.recorded_commands import MAX_OUTPUT, CommandRecord, must_succeed, recorded_command
+from manyhands.agents.worlds.settings import ENVIRONMENT, WorldSettings, environment_of
+from manyhands.agents.worlds.templates import packed_template
+from manyhands.agents.worlds.world import World
+from manyhands.core.digests import digest
+from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json, line, loads
+from manyhands.core.redaction import protect
+from manyhands.engine.contract import Context, Effect
+from manyhands.io.locations import Location
+from manyhands.processes.templates import CommandTemplate
+from manyhands.sandboxes.project import PROJECT, WORKSPACE_VARIABLE, project_note
+from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
+
+FURNISH = "furnish"
+"""The kind of the step that copies files into a world."""
+SETUP, COLLECT = "setup", "collect"
+"""Scopes of the steps before and after a conversation."""
+_FIELD = re.compile(r"(?<!\$)\{([A-Z][A-Z0-9_]*)\}|\{([a-z][a-z0-9_]*)\}")
+_LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Furnishing:
+    """What a run gives the worlds of its items."""
+
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    """The most that an item may have."""
+    sandbox: str = "auto"
+    """The value of ``--sandbox``."""
+    template: tuple[Path, str] | None = None
+    """A folder that is copied into workspaces, and its digest."""
+    setup: str | None = None
+    collect: str | None = None
+    timeout: float = 600.0
+    """Seconds for each command."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    user: str | None = None
+    cwd: str | None = None
+    project: Path | None = None
+    hidden: tuple[Path, ...] = ()
+    """As in ``SandboxRequest``."""
+
+    @classmethod
+    def of(
+        cls,
+        options: WorldSettings,
+        limits: SandboxLimits,
+        secrets: Mapping[str, str],
+        *,
+        hidden: tuple[Path, ...] = (),
+    ) -> Furnishing:
+        """What a run's settings say. ``secrets``: the workload's (see ``as_secret``)."""
+        template = options.workspace, options.workspace_digest
+        return cls(
+            limits=limits,
+            sandbox=options.sandbox,
+            template=None if template[0] is None else (Path(template[0]), template[1] or ""),
+            setup=options.setup,
+            collect=options.collect,
+            timeout=options.setup_timeout,
+            environment=environment_of(options, secret_environment(secrets)),
+            user=options.user,
+            cwd=options.cwd,
+            project=None if options.project is None else Path(options.project),
+            hidden=hidden,
+        )
+
+    @property
+    def needs_sandbox(self) -> bool:
+        """Whether every item needs a sandbox, whatever its agent does."""
+        return self.template is not None or self.setup is not None or self.collect is not None
+
+    def for_item(self, item: ItemWorld, fields: Mapping[str, Json] | None = None) -> Furnished:
+        """What one item gets. ``fields``: of its row, for commands that name some."""
+        return Furnished(self, item, fields or {})
+
+    def note(self, *, files: bool = False) -> str | None:
+        """A paragraph for a model on where it may read and write; None if there is nothing to say. ``files``: the item brings some."""
+        filled = files or self.template is not None
+        if self.project is not None and self._starts_in_workspace:
+            place = f"{self.project}" if self.sandbox == _LOCAL else PROJECT
+            change = "must not be changed" if self.sandbox == _LOCAL else "can be read but not changed"
+            return (
+                "Commands and relative paths start in the workspace, which holds the files to work on and can be written to. "
+                f"The project, {place}, {change}. The paths of both are in ${WORKSPACE_VARIABLE} and $PROJECT."
+            )
+        if self.project is not None and self.cwd is None:
+            return project_note(self.project, sandbox=self.sandbox)
+        if filled and self.cwd is None:
+            return "Commands and relative paths start in the workspace, which holds the files to work on."
+        return None
+
+    @property
+    def _starts_in_workspace(self) -> bool:
+        """Whether commands start in the workspace although there is a project: what is copied there is to be worked on."""
+        return self.cwd is None and self.project is not None and self.template is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Furnished:
+    """What one item's world is made of, and given."""
+
+    run: Furnishing
+    item: ItemWorld
+    fields: Mapping[str, Json]
+
+    @property
+    def needs_sandbox(self) -> bool:
+        """Whether there is anything to do in the sandbox before or after the conversation."""
+        return self.run.needs_sandbox or bool(self.item.files) or self.item.setup is not None
+
+    def request(self, folder: Path, run_mark: str, name: str | None = None) -> SandboxRequest:
+        """What to make. ``folder``, ``run_mark``, ``name``: as ``folder``, ``run_id``, ``name`` of a ``SandboxRequest``."""
+        run, item = self.run, self.item
+        return SandboxRequest(
+            folder,
+            run_mark,
+            name,
+            image=item.image,
+            cwd=item.cwd or run.cwd or ("." if run._starts_in_workspace else None),
+            user=item.user or run.user,
+            environment={**item.environment, **run.environment},
+            limits=self._limits(),
+            project=run.project,
+            hidden=run.hidden,
+        )
+
+    async def prepare(self, context: Context, world: World) -> None:
+        """Give the world what belongs into it, before the first turn. Raises ItemError(INVALID_INPUT) for a file that can't be written and
+        a setup command that fails, UserError for a template that is not what it was, and what ``World.sandbox`` raises."""
+        commands = [] if self.run.setup is None else [self._filled(self.run.setup, "--setup")]
+        commands += [] if self.item.setup is None else [self.item.setup]
+        if self.run.template is None and not self.item.files and not commands:
+            return
+        scope = context.scope(SETUP)
+        if self.run.template is not None or self.item.files:
+            await self._place(scope, world)
+        for command in commands:
+            check = must_succeed("the setup command")
+            await recorded_command(scope, world, command, timeout=self.run.timeout, max_output=20_000, check=check)
+
+    async def collect(self, context: Context, world: World) -> CommandRecord | None:
+        """What the run's command gives at the end; None if there is none. That it failed is part of the record."""
+        if self.run.collect is None:
+            return None
+        command = self._filled(self.run.collect, "--collect")
+        return await recorded_command(
+            context.scope(COLLECT),
+            world,
+            command,
+            timeout=self.run.timeout,
+            max_output=MAX_OUTPUT,
+            output_alone=True,
+        )
+
+    def _limits(self) -> SandboxLimits:
+        """An item can ask for less than its run allows, and never for more."""
+        allowed, item = self.run.limits, self.item
+        network = allowed.network and item.network is not False
+        return replace(
+            allowed,
+            memory=min(allowed.memory, item.memory or allowed.memory),
+            cpus=item.cpus if allowed.cpus is None else min(allowed.cpus, item.cpus or allowed.cpus),
+            network=network,
+            network_allow=() if item.network is False else allowed.network_allow,
+        )
+
+    def _filled(self, command: str, name: str) -> str:
+        """A command with the row's fields."""
+        values = {each: as_word(self.fields[each]) for each in fields_named(command) if each in self.fields}
+        return CommandTemplate.parse(command, Location(name), tuple(values)).shown(values) if values else command
+
+    async def _place(self, scope: Context, world: World) -> None:
+        address, ran = scope.address, False
+
+        async def effect() -> Effect:
+            nonlocal ran
+            ran = True
+            await world.begin_step(address)
+            sandbox = await world.sandbox()
+            try:
+                count = await self._placed(sandbox)
+            except ToolError as error:
+                raise ItemError(Cause.INVALID_INPUT, f"the workspace can't be filled: {error}") from error
+            return Effect({"files": count})
+
+        template = self.run.template
+        request = {
+            **({} if template is None else {"template": template[1]}),
+            **({"files": digest("files", dict(self.item.files)).hex()} if self.item.files else {}),
+        }
+        await scope.step(FURNISH, request, effect)
+        if not ran:
+            world.replayed(address)
+
+    async def _placed(self, sandbox: Sandbox) -> int:
+        links: frozenset[str] = frozenset()
+        if self.run.template is not None:
+            template, archive = packed_template(*self.run.template)
+            links = template.links
+            archive.seek(0)
+            await sandbox.put(archive, sandbox.workspace)
+        inside = {path: text for path, text in self.item.files.items() if not path.startswith("/")}
+        if inside:
+            await sandbox.put(_archive(inside, links), sandbox.workspace)
+        for path, text in self.item.files.items():
+            if path in inside:
+                continue
+            if sandbox.kind == _LOCAL:
+                raise ItemError(
+                    Cause.INVALID_INPUT, f"the file {path} of the row: only a path in the workspace can be written"
+                )
+            await sandbox.write_file(path, text.encode())
+        return len(self.item.files)
+
+
+def fields_named(*commands: str | None) -> list[str]:
+    """The fields of a row that commands name."""
+    return list(dict.fromkeys(upper or lower for text in commands if text for upper, lower in _FIELD.findall(text)))
+
+
+def check_commands(options: WorldSettings, fields: Iterable[str]) -> None:
+    """Raises UserError for a command in which a field stands where no quotation would hold it together. ``fields``: those that rows
+    have."""
+    known = set(fields)
+    for name in ("setup", "collect"):
+        command = getattr(options, name)
+        used = [each for each in fields_named(command) if each in known]
+        if used:
+            CommandTemplate.parse(command, Location(f"--{name}"), used)
+
+
+def as_word(value: Json) -> str:
+    """A row's field as text: as it is, or else as JSON; nothing for None."""
+    return value if isinstance(value, str) else "" if value is None else line(value)
+
+
+def world_name(run_id: str, context: Context, part: str | int | None = None) -> str:
+    """What names an item's world among those of all runs: ``<run>-<item>-<attempt>``. ``part``: of an item with several."""
+    return "-".join(map(str, (run_id, context.item.number, context.attempt, *(() if part is None else (part,)))))
+
+
+def as_secret(values: Mapping[str, str]) -> dict[str, str]:
+    """What ``settings.looked_up`` gave, among a workload's secrets: as one, as a value that is a mere word must not be taken out of all
+    texts."""
+    return {ENVIRONMENT: line(dict(values))} if values else {}
+
+
+def secret_environment(secrets: Mapping[str, str]) -> dict[str, str]:
+    """The reverse of ``as_secret``."""
+    found: dict[str, str] = loads(secrets.get(ENVIRONMENT, "{}"))
+    protect(found.values())
+    return found
+
+
+def checked_file(path: str) -> str:
+    """The path of a row's file, put plainly. Raises ValueError."""
+    if not path or "\0" in path or path.endswith("/") or len(path) > 4000:
+        raise ValueError(f"{path[:60]!r} is no path of a file")
+    plain = posixpath.normpath(path)
+    if plain.split("/")[0] == ".." or "/../" in f"/{path}/" or plain in (".", "/"):
+        raise ValueError(f"{path!r} leads out of the workspace")
+    return plain
+
+
+def _archive(files: Mapping[str, str], links: frozenset[str]) -> io.BytesIO:
+    """Files as a tar archive. ``links``: what is a link where it is unpacked, so that nothing is written through it."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as packing:
+        for path, text in files.items():
+            for above in _with_parents(path):
+                if above in links:
+                    raise ItemError(
+                        Cause.INVALID_INPUT, f"the file {path} of the row: {above} is a link in the template"
+                    )
+            data = text.encode()
+            info = tarfile.TarInfo(path)
+            info.size, info.mode = len(data), 0o644
+            packing.addfile(info, io.BytesIO(data))
+    archive.seek(0)
+    return archive
+
+
+def _with_parents(path: str) -> Sequence[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
