@@ -12,16 +12,18 @@ which then goes on from its last recorded step. Against the original:
 - Tool results are never edited, so nothing about turns running out gets into them.
 - The history is never shortened: what is kept is what happened. If it outgrows the model's context window, the conversation ends
   there (before any answer, the item fails).
+- A time limit cuts off the model call or the tools in flight; their results say so, and no further call is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from manyhands.agents.reading import Progress, read_answer, read_summary
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
+from manyhands.agents.time_limit import ELAPSED, OVER, TimeLimit
 from manyhands.agents.tool_running import ToolRunner
 from manyhands.agents.toolbox import NO_TOOLS, Toolbox
 from manyhands.agents.trajectory import MODEL, Transcript, refusals
@@ -66,8 +68,9 @@ async def run_agent(
     TOOL_ERROR naming a tool that broke.
     """
     toolbox = Toolbox.of(tools)
-    runner = ToolRunner(context, toolbox, environment, world, settings)
-    return await _Conversation(context, task, model, toolbox, runner, settings, follow_up).run()
+    limit = None if settings.time_limit is None else TimeLimit(context.clock, settings.time_limit)
+    runner = ToolRunner(context, toolbox, environment, world, settings, limit)
+    return await _Conversation(context, task, model, toolbox, runner, settings, follow_up, limit).run()
 
 
 def settings_digest(settings: ChatSettings) -> dict[str, Any]:
@@ -87,6 +90,7 @@ class _Conversation:
         "_follow_up",
         "_followed_up",
         "_head",
+        "_limit",
         "_model",
         "_progress",
         "_runner",
@@ -105,8 +109,10 @@ class _Conversation:
         runner: ToolRunner,
         settings: AgentSettings,
         follow_up: FollowUp | None,
+        limit: TimeLimit | None,
     ) -> None:
         self._context = context
+        self._limit = limit
         self._follow_up = follow_up
         self._followed_up = 0
         self._task = task
@@ -139,6 +145,8 @@ class _Conversation:
         output = await self._ask(added, self._toolbox)
         if "overflow" in output:
             return StopReason.CONTEXT_OVERFLOW, []
+        if OVER in output:
+            return StopReason.TIME_LIMIT, []
         self._progress.take(output)
         calls = self._transcript.answer(output)
         following = output.get("next")
@@ -159,7 +167,8 @@ class _Conversation:
             return None, []
         if self._settings.summary:
             output = await self._ask([_synthetic(SUMMARY_REQUEST, "summary_request")], NO_TOOLS, summary=True)
-            self._transcript.answer(output)
+            if OVER not in output:
+                self._transcript.answer(output)
         return StopReason.MAX_TURNS, []
 
     def _answered(self) -> tuple[StopReason | None, list[Message]]:
@@ -187,7 +196,14 @@ class _Conversation:
         if self._progress.api_calls == 0:
             request["head"] = digest("head", self._head).hex()
 
+        ran = False
+
         async def effect() -> Effect:
+            nonlocal ran
+            ran = True
+            return await (answered() if self._limit is None else self._within(self._limit, answered))
+
+        async def answered() -> Effect:
             if not summary:
                 self._runner.expect()
             messages = [*self._head, *transcript.messages]
@@ -202,7 +218,22 @@ class _Conversation:
             return Effect(self._read(completion, summary), completion.usage)
 
         output: dict[str, Any] = await self._context.step(MODEL, request, effect)
+        if self._limit is not None and not ran:
+            self._limit.replayed(output)
         return output
+
+    @staticmethod
+    async def _within(limit: TimeLimit, answered: Callable[[], Awaitable[Effect]]) -> Effect:
+        """A model call within the time limit; its effect says if there was no time left for it."""
+        found: Effect | None = None
+        with limit.working():
+            if limit.left > 0:
+                async with limit.cutting_off():
+                    found = await answered()
+            elapsed = limit.elapsed
+        if found is None:
+            return Effect({OVER: elapsed, ELAPSED: elapsed})
+        return Effect({**found.output, ELAPSED: elapsed}, found.usage)
 
     def _read(self, completion: Completion, summary: bool) -> dict[str, Any]:
         if summary:

@@ -50,7 +50,7 @@ class AgentTask:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How an agent works. Raises ValueError for ``max_turns`` below 1."""
+    """How an agent works. Raises ValueError for ``max_turns`` below 1, and a ``time_limit`` that is not above 0."""
 
     chat: ChatSettings
     max_turns: int = 10
@@ -63,10 +63,14 @@ class AgentSettings:
     """Run the calls of one turn one after the other."""
     summary: bool = True
     """When the turns are used up, ask once more, without tools, for a summary."""
+    time_limit: float | None = None
+    """Seconds after which the conversation ends, whatever is in flight; the time between a crash and the resume does not count."""
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
             raise ValueError(f"max_turns must be at least 1, not {self.max_turns}")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise ValueError(f"time_limit must be more than 0, not {self.time_limit}")
 
 
 class ToolUse(NamedTuple):
@@ -99,11 +103,13 @@ class AgentResult:
 
     @property
     def partial(self) -> bool:
-        """Whether the conversation was broken off by a defect of an answer. (Running out of turns is neither completed
+        """Whether the conversation was broken off by a defect of an answer. (Running out of turns or time is neither completed
         nor partial.)"""
-        return self.stop_reason not in (StopReason.ANSWERED, StopReason.MAX_TURNS)
+        return self.stop_reason not in WHOLE
 
 
+WHOLE = (StopReason.ANSWERED, StopReason.MAX_TURNS, StopReason.TIME_LIMIT)
+"""Ends of conversations that no answer is to blame for."""
 CLOCK = "clock"
 """The kind of a step that reads the clock."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from manyhands.agents.reading import parse_arguments
 from manyhands.agents.task import AgentSettings
+from manyhands.agents.time_limit import ELAPSED, TimeLimit
 from manyhands.agents.toolbox import Toolbox
 from manyhands.agents.trajectory import TOOL, TOOLS, from_record, recorded, refusal
 from manyhands.agents.worlds.world import World
@@ -49,7 +50,7 @@ class ReadyCall:
 class ToolRunner:
     """Runs the calls of one conversation."""
 
-    __slots__ = ("_at_once", "_context", "_environment", "_settings", "_toolbox", "_world")
+    __slots__ = ("_at_once", "_context", "_environment", "_limit", "_settings", "_toolbox", "_world")
 
     def __init__(
         self,
@@ -58,8 +59,11 @@ class ToolRunner:
         environment: ToolEnvironment,
         world: World | None,
         settings: AgentSettings,
+        limit: TimeLimit | None = None,
     ) -> None:
+        """``limit``: the conversation's time limit."""
         self._context = context
+        self._limit = limit
         self._toolbox = toolbox
         self._environment = environment
         self._world = world
@@ -105,12 +109,13 @@ class ToolRunner:
         async def effect() -> Effect:
             nonlocal ran
             ran = True
-            return Effect(await self._record(call))
+            return await self._timed(lambda: self._record(call))
 
         scope = self._context.scope(f"call-{turn}-{call.index}")
         output = await scope.step(TOOL, {"turn": turn, "call": call.request()}, effect)
         result = from_record(output)
         if not ran:
+            self._note_replayed(output)
             self._restore(call, result)
         return result
 
@@ -123,23 +128,40 @@ class ToolRunner:
             ran = True
             if self._world is not None:
                 await self._world.begin_step(address)
-            return Effect({"results": await self._records(calls)})
+
+            async def results() -> dict[str, Json]:
+                return {"results": await self._records(calls)}
+
+            return await self._timed(results)
 
         output = await self._context.step(TOOLS, {"turn": turn, "calls": [call.request() for call in calls]}, effect)
         results = {call.index: from_record(record) for call, record in zip(calls, output["results"], strict=True)}
         if not ran:
+            self._note_replayed(output)
             if self._world is not None:
                 self._world.replayed(address)
             for call in calls:
                 self._restore(call, results[call.index])
         return results
 
+    async def _timed(self, output: Callable[[], Awaitable[dict[str, Any]]]) -> Effect:
+        """The effect of calls, with what of the conversation's time was used up after them."""
+        if self._limit is None:
+            return Effect(await output())
+        with self._limit.working():
+            found = await output()
+            return Effect({**found, ELAPSED: self._limit.elapsed})
+
+    def _note_replayed(self, output: Mapping[str, Any]) -> None:
+        if self._limit is not None:
+            self._limit.replayed(output)
+
     async def _records(self, calls: Sequence[ReadyCall]) -> list[Json]:
         if self._settings.sequential_tools:
             return [await self._record(call) for call in calls]
         return await together([self._record(call) for call in calls])
 
-    async def _record(self, call: ReadyCall) -> Json:
+    async def _record(self, call: ReadyCall) -> dict[str, Any]:
         try:
             async with self._at_once:
                 return recorded(await self._call(call), self._settings.max_result)
@@ -149,13 +171,20 @@ class ToolRunner:
             raise _broken(call, error) from error
 
     async def _call(self, call: ReadyCall) -> ToolResult:
+        environment = self._environment_of(call)
         seconds = self._settings.tool_timeout
         if seconds is None:
-            seconds = self._environment.timeout + GRACE
+            seconds = environment.timeout + GRACE
+        if self._limit is not None:
+            left = self._limit.left
+            if left <= 0:
+                return refusal("The call was not made, as the time for the whole task is over.")
+            environment = replace(environment, timeout=min(environment.timeout, left))
+            seconds = min(seconds, left + GRACE)
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                return await call.tool.call(call.arguments, self._environment_of(call))
+                return await call.tool.call(call.arguments, environment)
         except ToolError as error:
             return refusal(str(error))
         except TimeoutError:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from manyhands.agents.task import CLOCK, ToolUse
+from manyhands.agents.time_limit import OVER
 from manyhands.core.jsonio import Json, spaced
 from manyhands.core.messages import Message, ToolCall, text_of
 from manyhands.core.outcomes import Outcome
@@ -222,6 +223,8 @@ def _model_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
             yield f"{role}, calls", f"{call['function']['name']}({call['function']['arguments']})"
     if "overflow" in step.output:
         yield "overflow", step.output["overflow"]
+    if OVER in step.output:
+        yield "time limit", f"over after {step.output[OVER]:g} s"
     message = step.output.get("message", {})
     if message.get("reasoning"):
         yield "assistant, reasoning", message["reasoning"]

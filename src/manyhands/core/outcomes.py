@@ -67,3 +67,4 @@ class StopReason(StrEnum):
     UNCLOSED_REASONING = "unclosed_reasoning"
     CONTEXT_OVERFLOW = "context_overflow"
     CONTENT_FILTER = "content_filter"
+    TIME_LIMIT = "time_limit"

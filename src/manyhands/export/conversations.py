@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, cast
 
+from manyhands.agents.time_limit import OVER
 from manyhands.agents.trajectory import MODEL, fold, folded
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, text_of
@@ -380,6 +381,8 @@ def stop_reason_of(steps: Sequence[RecordedStep], scope: str = "") -> str | None
     output: Mapping[str, Any] = calls[-1].output
     if "overflow" in output:
         return StopReason.CONTEXT_OVERFLOW.value
+    if OVER in output:
+        return StopReason.TIME_LIMIT.value
     if output.get("next") == "stop":
         return str(output["stop"])
     if not (output.get("message") or {}).get("tool_calls"):

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any, TypeAlias
 
 from manyhands.agents.task import CLOCK
+from manyhands.agents.time_limit import OVER
 from manyhands.agents.trajectory import MODEL, TOOL, TOOLS, as_text
 from manyhands.core.jsonio import loads
 from manyhands.core.messages import text_of
@@ -387,6 +388,8 @@ class ConversationReader:
             yield ShownMessage("", ShownText(more, -1, "request/added"))
         if "overflow" in output:
             yield ShownMessage("overflow", self._text(str(output["overflow"]), "output/overflow"))
+        if OVER in output:
+            yield ShownMessage("time limit", self._text(f"over after {output[OVER]:g} s", "output/time_limit"))
         message = output.get("message")
         if message is None:
             return

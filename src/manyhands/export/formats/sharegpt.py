@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
+from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT, WHOLE
 from manyhands.core.jsonio import Json, line
 from manyhands.core.messages import Message, text_of
-from manyhands.core.outcomes import StopReason
 from manyhands.export.chat import check_answered, images_in
 from manyhands.export.conversations import Conversation
 from manyhands.export.format import Format, Losses, Unfit
@@ -63,7 +62,7 @@ class ShareGpt(Format):
             "conversations": turns,
             "metadata": _metadata(conversation, given, tags),
             "completed": not conversation.truncated,
-            "partial": conversation.stop_reason not in (StopReason.ANSWERED.value, StopReason.MAX_TURNS.value),
+            "partial": conversation.stop_reason not in WHOLE,
         }
 
     def _turns(

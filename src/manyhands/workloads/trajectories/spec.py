@@ -150,6 +150,12 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
         False, "Write only the best-scoring sample of each row to trajectories.jsonl.", group=GRADING
     )
     item_timeout: Annotated[float, number(above=0)] = setting(3600.0, "Time limit per prompt in seconds.", group=LIMITS)
+    time_limit: Annotated[float | None, optional_number(above=0)] = setting(
+        None,
+        "Time limit of a conversation in seconds: it ends then, whatever is in flight, and is kept and graded as it is.",
+        group=CONVERSATION,
+        identity=True,
+    )
     keep_unreasoned: Flag = setting(
         False,
         "Keep trajectories without any reasoning; they are discarded otherwise.",

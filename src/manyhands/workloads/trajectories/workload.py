@@ -117,6 +117,7 @@ class TrajectoryWorkload(Workload):
             sequential_tools=self._options.sequential_tools,
             # A summary is this program's idea: where it would be left out, it is not paid for either.
             summary=self._options.keep_synthetic,
+            time_limit=self._options.time_limit,
         )
         self._model: ChatModel | None = None
         self._backend: SandboxBackend | None = None
