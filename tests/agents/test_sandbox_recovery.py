@@ -39,7 +39,23 @@ async def test_steps_are_begun_before_calls_and_the_sandbox_is_closed() -> None:
         ("model", "", 4),
     ]
     assert backend.log == ["begin /1", "terminal {'n': 1}", "begin /3", "terminal {'n': 3}", "terminal {'n': 4}"]
-    assert [sandbox.closed for sandbox in backend.made] == [1]
+    assert [(sandbox.closed, sandbox.ends) for sandbox in backend.made] == [(1, 2)]
+
+
+async def test_calls_that_only_look_are_no_step_of_the_world() -> None:
+    calls = [("look", 1), ("terminal", 2), ("look", 3), ("terminal", 4)]
+    turns = [assistant(None, tool_call(name, {"n": number}, str(number))) for name, number in calls]
+    both = [FakeTool("terminal", changes_world=True), FakeTool("look", changes_world=True, reads_world=True)]
+    journal: MemoryJournal = {}
+    folder = Folder()
+    context = MemoryContext(journal, crash=CrashPoint(8, "before_effect"))
+    with pytest.raises(Crash):
+        await hold(ScriptedModel(list(turns)), both, context=context, backend=FakeBackend(folder))
+    assert folder.open_step == "/3"
+    backend = FakeBackend(folder)
+    await hold(ScriptedModel(["Done."]), both, context=MemoryContext(journal), backend=backend)
+    assert backend.log == ["reattach True /3", "begin /7", "terminal {'n': 4}"]
+    assert [sandbox.ends for sandbox in backend.made] == [1]
 
 
 async def test_no_step_is_begun_where_no_tool_needs_the_sandbox() -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.sandboxes.commands.shell import ShellState
+from manyhands.sandboxes.commands.shell_state import ShellState
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxRequest
 

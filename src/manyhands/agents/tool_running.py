@@ -122,11 +122,12 @@ class ToolRunner:
     async def _shared_step(self, turn: str, calls: Sequence[ReadyCall]) -> dict[int, ToolResult]:
         ran = False
         address = self._context.address
+        changing = not all(getattr(call.tool, "reads_world", False) for call in calls)  # tools of others may lack it
 
         async def effect() -> Effect:
             nonlocal ran
             ran = True
-            if self._world is not None:
+            if self._world is not None and changing:
                 await self._world.begin_step(address)
 
             async def results() -> dict[str, Json]:
@@ -138,10 +139,10 @@ class ToolRunner:
         results = {call.index: from_record(record) for call, record in zip(calls, output["results"], strict=True)}
         if not ran:
             self._note_replayed(output)
-            if self._world is not None:
-                self._world.replayed(address)
             for call in calls:
                 self._restore(call, results[call.index])
+        if self._world is not None:
+            await _note_step(self._world, address, ran=ran, changing=changing)
         return results
 
     async def _timed(self, output: Callable[[], Awaitable[dict[str, Any]]]) -> Effect:
@@ -206,6 +207,16 @@ class ToolRunner:
             call.tool.restore(call.arguments, result, self._environment)
         except Exception as error:
             raise _broken(call, error) from error
+
+
+async def _note_step(world: World, address: str, *, ran: bool, changing: bool) -> None:
+    """Have the world know of a recorded step of calls in it."""
+    if not changing:
+        world.looked(address)
+    elif ran:
+        await world.end_step()
+    else:
+        world.replayed(address)
 
 
 async def together(parts: Sequence[Coroutine[Any, Any, _Value]]) -> list[_Value]:

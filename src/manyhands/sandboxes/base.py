@@ -19,7 +19,8 @@ from manyhands.processes.children import ExecResult, Process, run_process, to_th
 from manyhands.processes.system import process_line
 from manyhands.sandboxes.commands.freezing import Frozen
 from manyhands.sandboxes.commands.launch import Launcher, marks, with_variables
-from manyhands.sandboxes.commands.shell import Background, Shell, ShellNotStarted, StateFile
+from manyhands.sandboxes.commands.shell import Background, Shell, ShellNotStarted
+from manyhands.sandboxes.commands.shell_state import StateFile
 from manyhands.sandboxes.files.access import RunInside, get_inside, put_inside
 from manyhands.sandboxes.files.checkpoint import Checkpoint
 from manyhands.sandboxes.files.disk_watch import DiskWatch, with_space
@@ -235,6 +236,9 @@ class CommandSandbox:
             self._note_liveness()
         begin = partial(asyncio.to_thread, self._checkpoint.begin, address, whole=self._whole)
         await with_space(lambda: to_the_end(begin()))
+
+    async def end_step(self) -> None:
+        """Bringing the mirror up to date takes so little that it is done when the next step begins."""
 
     async def reattach(self, recorded: bool, address: str) -> bool:
         self._check_open()

@@ -168,6 +168,11 @@ class Sandbox(Protocol):
         step can be undone. Cheap when little changed since the last call; a world too large to copy is only marked."""
         ...
 
+    async def end_step(self) -> None:
+        """Called when a step that may have changed the world has ended: what the next ``begin_step`` has to do can begin now, beside the
+        model's next call. Does not wait for it. Raises ItemError(SANDBOX_LIMIT) if the world holds too much."""
+        ...
+
     async def reattach(self, recorded: bool, address: str) -> bool:
         """Called once, on a sandbox made over a folder from an interrupted attempt, before its first use. ``address`` is what
         ``open_step`` said; ``recorded`` whether the journal holds that step's output. Brings the world to the state after the last recorded

@@ -37,6 +37,7 @@ class FakeTool:
     answer: Callable[[dict[str, Any]], Any] = lambda arguments: {"ok": True}
     """Gets the arguments; may raise or wait."""
     changes_world: bool = False
+    reads_world: bool = False
     description: str = "A tool for tests."
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -71,6 +72,7 @@ class FakeSandbox:
     folder: Folder
     log: list[str]
     closed: int = 0
+    ends: int = 0
 
     @property
     def open_step(self) -> str | None:
@@ -79,6 +81,9 @@ class FakeSandbox:
     async def begin_step(self, address: str) -> None:
         self.log.append(f"begin {address}")
         self.folder.open_step = address
+
+    async def end_step(self) -> None:
+        self.ends += 1
 
     async def reattach(self, recorded: bool, address: str) -> bool:
         self.log.append(f"reattach {recorded} {address}")

@@ -87,7 +87,8 @@ class Tool(Protocol):
     @property
     def changes_world(self) -> bool:
         """Whether a call may change (or depends on) the sandbox's world, so that it must be undone or repeated as a
-        whole after a crash."""
+        whole after a crash. A tool that only looks at the world may say so by a further attribute, ``reads_world = True``: then there is
+        nothing to undo, and no checkpoint is needed before it."""
         ...
 
     async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:

@@ -38,6 +38,7 @@ class FunctionTool:
     function: Callable[..., Any] = field(repr=False)
     model: type[BaseModel] = field(repr=False)
     restorer: Restore | None = field(default=None, repr=False)
+    reads_world: bool = False
 
     async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
         """Check the arguments, run the function, bound its result. Raises ToolError or ItemError."""
@@ -63,7 +64,7 @@ class FunctionTool:
 
 
 def tool(
-    *, changes_world: bool, name: str | None = None, restore: Restore | None = None
+    *, changes_world: bool, name: str | None = None, restore: Restore | None = None, reads_world: bool = False
 ) -> Callable[[Callable[..., Any]], FunctionTool]:
     """Make a typed function a tool.
 
@@ -72,7 +73,8 @@ def tool(
     the tool's description. It may be ``async`` or not (then it runs in a thread), and returns text, any JSON value, a
     pydantic model, or a ``ToolResult``. It raises ToolError for what the model can mend.
 
-    ``changes_world``: whether calls change or depend on the sandbox. ``restore(arguments, result, environment)``:
+    ``changes_world``: whether calls change or depend on the sandbox; ``reads_world``: whether they only look at it, so that
+    there is nothing to undo. ``restore(arguments, result, environment)``:
     rebuilds ``environment.state`` on replay, for tools that keep state there.
 
     Raises TypeError if the function has no docstring or its signature can't be described to a model.
@@ -88,6 +90,7 @@ def tool(
             function=function,
             model=model,
             restorer=restore,
+            reads_world=reads_world,
         )
 
     return made

@@ -79,6 +79,7 @@ class World:
         self._demand = _demands.setdefault(backend, _Demand())
         self._last_replayed: str | None = None
         self._replayed: set[str] = set()
+        self._looked: set[str] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,10 +113,19 @@ class World:
         sandbox = await self._opened(address)
         await sandbox.begin_step(address)
 
+    async def end_step(self) -> None:
+        """To be called when such a step has ended. Raises ItemError(SANDBOX_LIMIT)."""
+        if self._sandbox is not None:
+            await self._sandbox.end_step()
+
     def replayed(self, address: str) -> None:
         """Note that the step at ``address`` that had changed the world was replayed from the journal."""
         self._last_replayed = address
         self._replayed.add(address)
+
+    def looked(self, address: str) -> None:
+        """Note that a step that had only looked at the world was replayed. Earlier versions begun it in the world, too."""
+        self._looked.add(address)
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
@@ -173,7 +183,7 @@ class World:
             if last is not None:
                 raise self._context.new_attempt_needed(f"the sandbox folder that step {last} had changed is gone")
             return
-        recorded = open_step == last
+        recorded = open_step == last or open_step in self._looked
         if not recorded and (open_step in self._replayed or (address is not None and open_step != address)):
             what = "the first step" if last is None else f"the recorded step {last}"
             raise self._context.new_attempt_needed(f"the sandbox folder is older than {what}")

@@ -6,26 +6,20 @@ shell's whole state (options, functions, variables, aliases) as text that a new 
 stopped, killed or left by ``exit`` is replaced by one that goes on from the last known state, also in another process.
 Only builtins are used: a report costs no fork.
 
-Beside it: commands that are left running in the background, and the file that keeps a shell's last state.
+Beside it: commands that are left running in the background.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import secrets
-import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
-from manyhands.core.errors import ItemError, ToolError
-from manyhands.core.failures import Cause
-from manyhands.io.files import is_full
+from manyhands.core.errors import ToolError
 from manyhands.processes.children import (
     ExecResult,
     PipeReader,
@@ -38,94 +32,13 @@ from manyhands.processes.children import (
 )
 from manyhands.processes.output import Capture
 from manyhands.processes.system import children, ticks_now
+from manyhands.sandboxes.commands.shell_state import BASH, Report, ShellState, bash_beginning, bash_line
 
-_MAX_REPORT = 8 << 20
-_FIELDS = 6
 _LAST_MOMENTS = 2.0
-_COMMAND = ["bash", "--noprofile", "--norc", "-s"]
-_LINE = '\ndeclare -a BASH_LINENO=([0]="'
-
-# {report}: descriptor of the report pipe as inherited; {output}, {status}: numbers not otherwise used in the child.
-_BEGINNING = """\
-shopt -s expand_aliases
-{{ builtin eval {state}; }} >/dev/null 2>&1
-builtin export {exports} >/dev/null
-builtin cd -- {directory} 2>/dev/null || builtin cd -- {fallback}
-exec {output}>&1 {status}>&{report} {report}>&- >/dev/null 2>&1
-__manyhands_report() {{
-  {{ builtin printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; builtin jobs -rp; builtin printf '\\0'
-    builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p; builtin printf '\\0'; }} >&{status} 2>/dev/null
-}}
-builtin trap '__manyhands_report exit "$?"' EXIT
-builtin printf + >&{status}
-"""
 
 
 class ShellNotStarted(Exception):
     """The shell ended before it could take its first command. The message is what it said."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShellState:
-    """What a shell leaves to its successor."""
-
-    directory: str
-    """Absolute, as seen inside."""
-    script: str = ""
-    """Text for bash."""
-    jobs: bool = False
-    """Whether jobs were running in its background."""
-
-    def to_bytes(self) -> bytes:
-        """For a file. Jobs are left out: they do not outlive the sandbox."""
-        return b"\0".join(part.encode(errors="surrogateescape") for part in (self.directory, self.script))
-
-    def same_but_for_line(self, other: ShellState) -> bool:
-        """Whether a file of one need not be replaced by one of the other: all that differs is how many lines the shell has read."""
-        return self.directory == other.directory and _without_line(self.script) == _without_line(other.script)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ShellState:
-        directory, _, script = data.decode(errors="surrogateescape").partition("\0")
-        return cls(directory, script)
-
-
-def _without_line(script: str) -> str:
-    if script.count(_LINE) != 1:
-        return script
-    before, _, after = script.partition(_LINE)
-    return before + after[after.find('"') :]
-
-
-class _Report:
-    """Gathers what the report function writes, and knows when it is whole."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._ends = 0
-        self.begun = False
-        self.arrived = asyncio.Event()
-
-    def feed(self, data: bytes) -> None:
-        if not self.begun:  # the first byte says that the shell is ready
-            self.begun, data = True, data[1:]
-        self._size += len(data)
-        self._ends += data.count(b"\0")
-        if self._size <= _MAX_REPORT:
-            self._parts.append(data)
-        if self._ends >= _FIELDS:
-            self.arrived.set()
-
-    def take(self) -> list[str] | None:
-        """The fields, or None if what came is not a report."""
-        whole, fields = self._size <= _MAX_REPORT, b"".join(self._parts).split(b"\0")
-        self._parts, self._size, self._ends = [], 0, 0
-        self.arrived.clear()
-        if len(fields) != _FIELDS + 1 or not fields[2].isdigit() or len(fields[2]) > 9:
-            return None
-        text = [field.decode(errors="surrogateescape") for field in fields]
-        return text if whole else [*text[:5], ""]
 
 
 class Shell:
@@ -150,10 +63,10 @@ class Shell:
         self._usable = True
         self._token = secrets.token_hex(8)
         self._capture = Capture(1 << 16)
-        self._report = _Report()
+        self._report = Report()
         (input_end, script_end), (read_end, output_end), (status_end, report_end) = fresh_pipes(3)
         try:
-            self._process = start(_COMMAND, input_end, output_end, report_end)
+            self._process = start(BASH, input_end, output_end, report_end)
         except BaseException:
             close_all(script_end, read_end, status_end)
             raise
@@ -226,9 +139,7 @@ class Shell:
     async def _execute(self, command: str, timeout: float) -> int | None:
         """The exit code; None if the time limit was reached."""
         deadline = time.monotonic() + timeout
-        line = (
-            f'builtin eval {shlex.quote(command)} </dev/null >&{self._numbers[0]} 2>&1; __manyhands_report done "$?"\n'
-        )
+        line = bash_line(command, self._numbers[0])
         text, self._beginning = self._beginning + line, ""
         sending = asyncio.ensure_future(self._script.write(text.encode(errors="surrogateescape")))
         ending = asyncio.ensure_future(self._process.wait())
@@ -293,15 +204,14 @@ class Shell:
         return capture
 
     def _first_lines(self, report: int, fallback: str, marks: Sequence[str]) -> str:
-        return _BEGINNING.format(
-            state=shlex.quote(self.state.script),
-            directory=shlex.quote(self.state.directory),
-            fallback=shlex.quote(fallback),
-            exports=shlex.join(marks),
+        return bash_beginning(
+            self.state,
+            token=self._token,
+            fallback=fallback,
+            exports=marks,
             output=self._numbers[0],
             status=self._numbers[1],
             report=report,
-            token=self._token,
         )
 
 
@@ -359,58 +269,3 @@ class Background:
         self._reader.drain()
         self._reader.close()
         self._writer.close()
-
-
-class StateFile:
-    """The file in which a shell's last state is kept, for the next shell, also that of a later session. ``directory``: where a first shell
-    starts."""
-
-    def __init__(self, file: Path, directory: str) -> None:
-        self._file = file
-        self._directory = directory
-        self._last: ShellState | None = None
-        self._saved: ShellState | None = None
-        """What the file holds."""
-        self.unsaved = False
-        """Whether the last state could not be written because the disk was full."""
-
-    @property
-    def last(self) -> ShellState:
-        """The state in which the last command left its shell."""
-        if self._last is None:
-            try:
-                self._last = ShellState.from_bytes(self._file.read_bytes())
-            except OSError:
-                self._last = ShellState(self._directory)
-        return self._last
-
-    def take(self, state: ShellState) -> None:
-        """Remember a state, and write it if it differs from what the file holds. Raises ItemError(SANDBOX_LOST)."""
-        self._last = state
-        if self._saved is None or not self._saved.same_but_for_line(state):
-            self.save()
-
-    def save(self, *, again: bool = False) -> None:
-        """Write the last state. ``again``: there was no space before, and must be now. Raises ItemError(SANDBOX_LOST)."""
-        state, aside = self.last, self._file.parent.with_name("shell.tmp")
-        self._saved = None
-        try:
-            _write_allocated(aside, state.to_bytes())
-            aside.replace(self._file)
-            self._saved, self.unsaved = state, False
-        except OSError as error:
-            if again or not is_full(error):
-                raise ItemError(Cause.SANDBOX_LOST, f"can't keep the shell's state: {error.strerror}") from error
-            self.unsaved = True
-
-
-def _write_allocated(file: Path, data: bytes) -> None:
-    """Write a file whose space on the disk is taken first: one that took another one's name without would be written out at once by ext4
-    (ext4(5), ``auto_da_alloc``), which takes longer than most commands."""
-    with file.open("wb", buffering=0) as opened:
-        try:
-            os.posix_fallocate(opened.fileno(), 0, len(data))
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-        opened.write(data)

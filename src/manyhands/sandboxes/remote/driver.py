@@ -69,6 +69,9 @@ class World:
     """Where commands start, as seen inside."""
     home: str | None = None
     """The home folder of who runs commands, if that is known."""
+    alone: bool = True
+    """Whether commands see no processes but those of the world, as in a container. Else only what carries the sandbox's own mark is ended
+    and counted."""
 
 
 @dataclass(frozen=True, slots=True)

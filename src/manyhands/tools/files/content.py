@@ -37,7 +37,7 @@ def file_lock(environment: ToolEnvironment) -> asyncio.Lock:
     return lock
 
 
-@tool(changes_world=True)
+@tool(changes_world=True, reads_world=True)
 async def read_file(
     environment: ToolEnvironment,
     path: Path,

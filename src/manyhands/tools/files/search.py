@@ -61,7 +61,7 @@ class Query:
     context: int
 
 
-@tool(changes_world=True)
+@tool(changes_world=True, reads_world=True)
 async def search_files(
     environment: ToolEnvironment,
     pattern: Annotated[

@@ -1,0 +1,192 @@
+"""What a shell says of itself: how it is told to, how its reports are read, and the file that keeps its last state."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.io.files import is_full
+
+_MAX_REPORT = 8 << 20
+_FIELDS = 6
+BASH = ["bash", "--noprofile", "--norc", "-s"]
+_LINE = '\ndeclare -a BASH_LINENO=([0]="'
+
+# {report}: descriptor of the report pipe as inherited; {output}, {status}: numbers not otherwise used in the child.
+_BEGINNING = """\
+shopt -s expand_aliases
+{{ builtin eval {state}; }} >/dev/null 2>&1
+builtin export {exports} >/dev/null
+builtin cd -- {directory} 2>/dev/null || builtin cd -- {fallback}
+exec {output}>&1 {status}>&{report} {report}>&- >/dev/null 2>&1
+__manyhands_report() {{
+  {end}{{ builtin printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; builtin jobs -rp; {more}builtin printf '\\0'
+    builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p; builtin printf '\\0'; }} >&{status} 2>/dev/null
+}}
+builtin trap '__manyhands_report exit "$?"' EXIT
+{ready}
+"""
+_READY = "builtin printf + >&{status}"
+
+
+def bash_beginning(
+    state: ShellState,
+    *,
+    token: str,
+    fallback: str,
+    exports: Sequence[str],
+    output: int,
+    status: int,
+    report: int,
+    ready: str | None = None,
+    end: str = "",
+    more: str = "",
+) -> str:
+    """The first lines of a bash that goes on from ``state`` and reports to the descriptor ``report``, which it takes as ``status``; what
+    commands write goes to its output, which it takes as ``output``. ``fallback``: where to start if the state's directory is gone;
+    ``exports``: ``NAME=value``, exported whatever the state says. ``ready``, ``end``, ``more``: commands, each with what ends it, that say
+    that it is ready (else a ``+`` to ``status``), that are run first in each report, and that add to the list of its jobs."""
+    return _BEGINNING.format(
+        state=shlex.quote(state.script),
+        directory=shlex.quote(state.directory),
+        fallback=shlex.quote(fallback),
+        exports=shlex.join(exports),
+        output=output,
+        status=status,
+        report=report,
+        token=token,
+        ready=_READY.format(status=status) if ready is None else ready,
+        end=end,
+        more=more,
+    )
+
+
+def bash_line(command: str, output: int) -> str:
+    """The line that has such a bash run a command and report."""
+    return f'builtin eval {shlex.quote(command)} </dev/null >&{output} 2>&1; __manyhands_report done "$?"\n'
+
+
+@dataclass(frozen=True, slots=True)
+class ShellState:
+    """What a shell leaves to its successor."""
+
+    directory: str
+    """Absolute, as seen inside."""
+    script: str = ""
+    """Text that such a shell evaluates."""
+    jobs: bool = False
+    """Whether jobs were running in its background."""
+
+    def to_bytes(self) -> bytes:
+        """For a file. Jobs are left out: they do not outlive the sandbox."""
+        return b"\0".join(part.encode(errors="surrogateescape") for part in (self.directory, self.script))
+
+    def same_but_for_line(self, other: ShellState) -> bool:
+        """Whether a file of one need not be replaced by one of the other: all that differs is how many lines the shell has read."""
+        return self.directory == other.directory and _without_line(self.script) == _without_line(other.script)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ShellState:
+        directory, _, script = data.decode(errors="surrogateescape").partition("\0")
+        return cls(directory, script)
+
+
+def _without_line(script: str) -> str:
+    if script.count(_LINE) != 1:
+        return script
+    before, _, after = script.partition(_LINE)
+    return before + after[after.find('"') :]
+
+
+class Report:
+    """Gathers what the report function writes, and knows when it is whole. ``begun``: whether the first byte, which says that the shell is
+    ready, is not to come any more."""
+
+    def __init__(self, *, begun: bool = False) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._ends = 0
+        self.begun = begun
+        self.arrived = asyncio.Event()
+
+    def feed(self, data: bytes) -> None:
+        if not self.begun:
+            self.begun, data = True, data[1:]
+        self._size += len(data)
+        self._ends += data.count(b"\0")
+        if self._size <= _MAX_REPORT:
+            self._parts.append(data)
+        if self._ends >= _FIELDS:
+            self.arrived.set()
+
+    def take(self) -> list[str] | None:
+        """The fields (token, kind, exit code, directory, jobs, state), or None if what came is not a report."""
+        whole, fields = self._size <= _MAX_REPORT, b"".join(self._parts).split(b"\0")
+        self._parts, self._size, self._ends = [], 0, 0
+        self.arrived.clear()
+        if len(fields) != _FIELDS + 1 or not fields[2].isdigit() or len(fields[2]) > 9:
+            return None
+        text = [field.decode(errors="surrogateescape") for field in fields]
+        return text if whole else [*text[:5], ""]
+
+
+class StateFile:
+    """The file in which a shell's last state is kept, for the next shell, also that of a later session. ``directory``: where a first shell
+    starts."""
+
+    def __init__(self, file: Path, directory: str) -> None:
+        self._file = file
+        self._directory = directory
+        self._last: ShellState | None = None
+        self._saved: ShellState | None = None
+        """What the file holds."""
+        self.unsaved = False
+        """Whether the last state could not be written because the disk was full."""
+
+    @property
+    def last(self) -> ShellState:
+        """The state in which the last command left its shell."""
+        if self._last is None:
+            try:
+                self._last = ShellState.from_bytes(self._file.read_bytes())
+            except OSError:
+                self._last = ShellState(self._directory)
+        return self._last
+
+    def take(self, state: ShellState) -> None:
+        """Remember a state, and write it if it differs from what the file holds. Raises ItemError(SANDBOX_LOST)."""
+        self._last = state
+        if self._saved is None or not self._saved.same_but_for_line(state):
+            self.save()
+
+    def save(self, *, again: bool = False) -> None:
+        """Write the last state. ``again``: there was no space before, and must be now. Raises ItemError(SANDBOX_LOST)."""
+        state, aside = self.last, self._file.parent.with_name("shell.tmp")
+        self._saved = None
+        try:
+            _write_allocated(aside, state.to_bytes())
+            aside.replace(self._file)
+            self._saved, self.unsaved = state, False
+        except OSError as error:
+            if again or not is_full(error):
+                raise ItemError(Cause.SANDBOX_LOST, f"can't keep the shell's state: {error.strerror}") from error
+            self.unsaved = True
+
+
+def _write_allocated(file: Path, data: bytes) -> None:
+    """Write a file whose space on the disk is taken first: one that took another one's name without would be written out at once by ext4
+    (ext4(5), ``auto_da_alloc``), which takes longer than most commands."""
+    with file.open("wb", buffering=0) as opened:
+        try:
+            os.posix_fallocate(opened.fileno(), 0, len(data))
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        opened.write(data)
