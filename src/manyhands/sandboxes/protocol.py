@@ -59,6 +59,9 @@ class SandboxRequest:
     """A folder of the host's that commands may read, see ``sandboxes.project``."""
     hidden: tuple[Path, ...] = ()
     """Folders that an isolated sandbox leaves out of it, such as the run's own."""
+    folders: tuple[str, ...] = ()
+    """Absolute paths with a single name, such as ``/logs``, where an isolated sandbox without an image has further empty folders of its own
+    that can be written to. With an image, whoever needs a folder makes it."""
     ahead: bool = False
     """Whether there is time to start already what a first command would start, as nobody waits for the sandbox yet."""
 

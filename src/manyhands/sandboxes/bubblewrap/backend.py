@@ -18,7 +18,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -38,6 +38,7 @@ from manyhands.sandboxes.bubblewrap.root import (
     copies,
     folders,
     mounts,
+    own_folder,
     search_path,
     start_directory,
 )
@@ -54,7 +55,6 @@ from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 _NEEDED = {"bwrap": "bubblewrap", "nsenter": "util-linux", "bash": "bash"}
 _TRIAL_SECONDS = 20.0
 _WRITABLE = ("workspace", "tmp")
-_TREES = (*_WRITABLE, "state")
 _LANGUAGE = ("LANG", "LC_ALL")
 
 
@@ -85,9 +85,10 @@ class BubblewrapBackend:
         except BaseException:
             await to_the_end(launcher.stop())
             raise
-        checkpoint = Checkpoint(folder, _TREES)
-        files = _InsideFiles(folder, alias, launcher.project)
-        sandbox = CommandSandbox(folder, launcher, files, checkpoint, request.limits, trees=_WRITABLE, fronted=True)
+        writable = _writable(request)
+        checkpoint = Checkpoint(folder, (*writable, "state"))
+        files = _InsideFiles(folder, alias, launcher.project, request.folders)
+        sandbox = CommandSandbox(folder, launcher, files, checkpoint, request.limits, trees=writable, fronted=True)
         return await made_ready(sandbox, ahead=request.ahead)
 
 
@@ -167,7 +168,8 @@ class _BubblewrapLauncher:
             raise ItemError(Cause.SANDBOX_LOST, "bubblewrap is not installed")
         user = _stand_in()
         _make_alias(self._folder, self._alias)
-        shown = folders(self._folder, self._alias, self._project, self._request.hidden)
+        request = self._request
+        shown = folders(self._folder, self._alias, self._project, request.hidden, request.folders)
         arguments = mounts(shown, limits, attached=user is not None)
         marked = launch.marked(self.environment, self._request, secrets.token_hex(8))
         self._anchor = await start_anchor(bwrap, arguments, OWN_FILES, copies(limits.network), marked, user)
@@ -190,12 +192,13 @@ class _BubblewrapLauncher:
 
 
 class _InsideFiles:
-    """Files of the workspace and of ``/tmp`` are reached directly, unless a link is on the way; all others by a command inside,
-    also the project's, so that nothing of it can be read that is hidden there."""
+    """Files of the workspace, of ``/tmp`` and of further folders are reached directly, unless a link is on the way; all others by a command
+    inside, also the project's, so that nothing of it can be read that is hidden there."""
 
-    def __init__(self, folder: Path, alias: str | None, project: str | None) -> None:
+    def __init__(self, folder: Path, alias: str | None, project: str | None, own: Iterable[str] = ()) -> None:
         self._project = project
         self._roots = {WORKSPACE: folder / "workspace", "/tmp": folder / "tmp"}
+        self._roots |= {path: own_folder(folder, path) for path in own}
         if alias is not None:
             self._roots[alias] = folder / "workspace"
 
@@ -228,7 +231,7 @@ def _make_folders(request: SandboxRequest, directory: str) -> Path:
     try:
         folder = request.folder.resolve()
         make_private(folder)
-        for name in (*_TREES, EMPTY):
+        for name in (*_writable(request), "state", EMPTY):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "tmp").chmod(0o1777)
         (folder / EMPTY).chmod(0o755)
@@ -238,11 +241,16 @@ def _make_folders(request: SandboxRequest, directory: str) -> Path:
                 pass
         user = _stand_in()
         if user is not None:
-            for name in _WRITABLE:
+            for name in _writable(request):
                 hand_over(folder / name, user)
     except OSError as error:
         raise ItemError(Cause.SANDBOX_LOST, f"can't make the sandbox's folder: {error}") from error
     return folder
+
+
+def _writable(request: SandboxRequest) -> tuple[str, ...]:
+    """The folders in a sandbox's host folder that commands write to."""
+    return (*_WRITABLE, *(own_folder(request.folder, path).name for path in request.folders))
 
 
 def _make_alias(folder: Path, alias: str | None) -> None:

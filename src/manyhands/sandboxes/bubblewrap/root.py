@@ -17,6 +17,8 @@ from manyhands.sandboxes.project import PROJECT, hidden_below
 from manyhands.sandboxes.protocol import SandboxLimits
 
 WORKSPACE = "/workspace"
+_OWN = "own-"
+"""In a sandbox's host folder: what stands before the names of its further folders (``SandboxRequest.folders``)."""
 EMPTY = "empty"
 """In a sandbox's host folder: an empty folder, which is visible instead of what is hidden."""
 USER = 1000
@@ -93,11 +95,15 @@ OWN_FILES = {
 _TAKEN = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr")
 
 
-def folders(folder: Path, alias: str | None, project: Path | None, hidden: Iterable[Path]) -> list[Folder]:
+def folders(
+    folder: Path, alias: str | None, project: Path | None, hidden: Iterable[Path], own: Iterable[str] = ()
+) -> list[Folder]:
     """The host's folders that are seen inside, besides those of programs. ``folder``: the sandbox's host folder. ``alias``: a further
-    path at which the workspace is seen. ``project``: shown read-only, but for the ``hidden`` folders in it, which look empty."""
+    path at which the workspace is seen. ``project``: shown read-only, but for the ``hidden`` folders in it, which look empty. ``own``:
+    paths of further folders of the sandbox."""
     workspace = folder / "workspace"
     found = [Folder(folder / "tmp", "/tmp", writable=True)]
+    found += [Folder(own_folder(folder, path), path, writable=True) for path in own]
     found += [Folder(workspace, target, writable=True) for target in (WORKSPACE, alias) if target is not None]
     found += _python(_PYTHON)
     found += [Folder(Path(path), path, public=True) for path in _public_etc() if os.path.isdir(path)]
@@ -106,6 +112,14 @@ def folders(folder: Path, alias: str | None, project: Path | None, hidden: Itera
         found.append(Folder(project, PROJECT))
         found += [Folder(folder / EMPTY, posixpath.join(PROJECT, path)) for path in hidden_below(project, hidden)]
     return found
+
+
+def own_folder(folder: Path, path: str) -> Path:
+    """Where one of a sandbox's further folders is on the host. Raises ItemError(INVALID_INPUT) for a path that it can't have."""
+    name = path.removeprefix("/")
+    if not path.startswith("/") or "/" in name or name in ("", "..", ".", "tmp", "workspace", "project", *_TAKEN):
+        raise ItemError(Cause.INVALID_INPUT, f"{path!r} can't be a folder of a sandbox")
+    return folder / f"{_OWN}{name}"
 
 
 def copies(network: bool) -> list[str]:
