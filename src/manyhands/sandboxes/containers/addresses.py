@@ -1,0 +1,74 @@
+"""Where a container engine is found: the address in ``DOCKER_HOST`` or ``CONTAINER_HOST``, else the usual sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+KINDS = ("docker", "podman")
+VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
+_START = {
+    "docker": "start Docker (Debian: apt-get install docker, then dockerd)",
+    "podman": "install Podman and start its service (podman system service --time 0)",
+}
+_PING_SECONDS = 5.0
+_UNIX = "unix://"
+
+
+def engine_address(kind: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """The address of an engine: what its variable says, else the first usual socket that is there; None if there is none."""
+    environment = os.environ if environment is None else environment
+    if given := environment.get(VARIABLES[kind]):
+        return given
+    return next((f"{_UNIX}{path}" for path in _usual(kind, environment) if path.is_socket()), None)
+
+
+def is_local(address: str) -> bool:
+    """Whether an engine can see this machine's folders."""
+    return address.startswith(_UNIX)
+
+
+def unreachable(kind: str) -> str | None:
+    """One line on why an engine can't be used from here, with what was tried and what to do; None if it answers."""
+    if find_spec("aiodocker") is None:
+        return "the package aiodocker is missing: pip install 'manyhands[containers]'"
+    address = engine_address(kind)
+    if address is None:
+        tried = ", ".join(str(path) for path in _usual(kind, os.environ))
+        return f"no engine found (tried {tried}): {_START[kind]}, or set {VARIABLES[kind]}"
+    if not is_local(address):
+        return None  # asked when it is used
+    problem = _ping(Path(address.removeprefix(_UNIX)))
+    return (
+        None
+        if problem is None
+        else f"the engine at {address} does not answer ({problem}): {_START[kind]}, or set {VARIABLES[kind]}"
+    )
+
+
+def _usual(kind: str, environment: Mapping[str, str]) -> Iterator[Path]:
+    own = Path(environment.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
+    if kind == "docker":
+        yield from (Path("/run/docker.sock"), Path("/var/run/docker.sock"), own / "docker.sock")
+        if home := environment.get("HOME"):
+            yield Path(home) / ".docker/run/docker.sock"
+    else:
+        if os.getuid() == 0:
+            yield Path("/run/podman/podman.sock")
+        yield own / "podman/podman.sock"
+
+
+def _ping(path: Path) -> str | None:
+    """What is wrong with the engine behind a socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(_PING_SECONDS)
+        try:
+            client.connect(str(path))
+            client.sendall(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")
+            answer = client.recv(4096)
+        except OSError as error:
+            return error.strerror or str(error) or type(error).__name__
+    return None if b" 200 " in answer.partition(b"\r\n")[0] else "its answer is not an engine's"
