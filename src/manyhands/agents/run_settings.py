@@ -35,7 +35,6 @@ from manyhands.runs.making import kept_file
 from manyhands.runs.options import BudgetSettings, PriceSettings
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
-from manyhands.sandboxes.selection import choose_backend
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.tools.protocol import JOBS, ParentRun
 from manyhands.tools.toolsets import Toolset
@@ -129,14 +128,6 @@ def _warn_of_unpriced(budget: BudgetSettings, model: ModelSettings, notice: Noti
             f"no price is known for {model.model}, so --max_cost counts only what the endpoint itself says that calls cost: "
             "one call may pass it, and the first one without a cost ends the run; give --prices FILE, or --max_total_tokens"
         )
-
-
-def check_sandbox(options: SandboxSettings, notice: Notice, *, images: int = 0) -> None:
-    """Raises UserError if the sandbox can't be used on this machine, or can't give items the image that they ask for.
-    ``images``: how many of them ask for one."""
-    choose_backend(options.sandbox, options)
-    if images:
-        notice(f"{images} rows ask for a container image, which the {options.sandbox} sandbox ignores")
 
 
 def model_of(

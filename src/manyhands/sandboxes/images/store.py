@@ -42,8 +42,9 @@ class ImageStore(Protocol):
     """The images of one engine, or those unpacked for bubblewrap. Methods raise ItemError(SANDBOX_LOST), with the store's words, if it does
     not answer or fails."""
 
-    async def find(self, reference: str, *, platform: str | None = None) -> Image | None:
-        """What a reference means: looked up here, else at its registry without pulling. None if there is no such image."""
+    async def find(self, reference: str, *, platform: str | None = None, newest: bool = False) -> Image | None:
+        """What a reference means: looked up here, else at its registry without pulling; with ``newest`` at its registry, where it has one.
+        None if there is no such image."""
         ...
 
     async def present(self, pin: str) -> bool:

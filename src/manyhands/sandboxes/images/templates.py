@@ -1,4 +1,4 @@
-"""Names of images that are made of a row's fields."""
+"""Which image a row names: in a field of its own, or by a template that its fields fill."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+
+from manyhands.core.jsonio import kind_of
 
 _MARK = re.compile(r"\{([^{}]*)\}")
 _MAX_CHARACTERS = 500
@@ -40,6 +42,34 @@ class ImageTemplate:
         """The name for a row. Raises ValueError if it lacks a field."""
         parts = iter(self.parts)
         return checked_reference(_MARK.sub(lambda mark: _value(row, *next(parts)), self.text))
+
+
+FIELDS = ("image", "docker_image")
+"""Fields of a dataset's rows that name an image where no other is given: the first that is not empty counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowImages:
+    """Where rows name their images."""
+
+    fields: tuple[str, ...] = FIELDS
+    template: ImageTemplate | None = None
+    """For rows that name none."""
+
+    @classmethod
+    def of(cls, field: str | None, template: str | None, *, fixed: tuple[str, ...] = FIELDS) -> Self:
+        """What ``--image_field`` and ``--image_template`` say. ``fixed``: the fields where no other is given."""
+        return cls(fixed if field is None else (field,), None if template is None else ImageTemplate.parse(template))
+
+    def image(self, row: Mapping[str, Any]) -> str | None:
+        """The image that a row names; None if it names none. Raises ValueError for what can't be a name."""
+        for name in self.fields:
+            if value := row.get(name):
+                if not isinstance(value, str):
+                    raise ValueError(f'"{name}" is {kind_of(value)}, expected text')
+                if value.strip():
+                    return checked_reference(value)
+        return None if self.template is None else self.template.fill(row)
 
 
 def checked_reference(name: str) -> str:

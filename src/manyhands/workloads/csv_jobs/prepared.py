@@ -21,10 +21,12 @@ from manyhands.models.estimate import Prompts
 from manyhands.processes.templates import CommandTemplate
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
+from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
 from manyhands.workloads.csv_jobs.rows.columns import earlier_columns, prompt_columns
 from manyhands.workloads.csv_jobs.rows.export import check_output_columns, leaves_of
+from manyhands.workloads.csv_jobs.rows.images import check_image_columns
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, check_column, id_column_index, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
@@ -59,6 +61,9 @@ class PreparedJob:
     """The columns that prompts may hold as JSON. None: prompts have the whole row, as those of earlier versions had, so that what is
     recorded of such jobs still fits."""
 
+    pins: Pins = NO_PINS
+    """What the names of images mean."""
+
     def to_json(self) -> dict[str, Any]:
         """The spec as it is recorded."""
         return {
@@ -69,6 +74,7 @@ class PreparedJob:
             "mcp": self.mcp,
             "depth": self.depth,
             **({} if self.prompt_columns is None else {"prompt_columns": list(self.prompt_columns)}),
+            **({"pins": pins} if (pins := self.pins.to_json()) else {}),
         }
 
     @classmethod
@@ -82,6 +88,7 @@ class PreparedJob:
             mcp=value["mcp"],
             depth=value["depth"],
             prompt_columns=None if value.get("prompt_columns") is None else tuple(value["prompt_columns"]),
+            pins=Pins.from_json(value.get("pins")),
         )
 
     @property
@@ -206,6 +213,7 @@ def check_headers(options: JobSpec, headers: Sequence[str]) -> None:
     if options.id_column is not None:
         id_column_index(options.id_column, headers)
     prompt_columns(options.prompt_columns, headers)
+    check_image_columns(options, headers)
     if options.stages:
         stages = stages_for(options.stages, headers)
         check_output_columns(options.output_columns, headers, stage_columns(stages, flatten=True), open=False)

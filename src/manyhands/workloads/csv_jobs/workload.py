@@ -31,6 +31,7 @@ from manyhands.runs.folders import open_reader
 from manyhands.runs.making import kept_file
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
+from manyhands.workloads.csv_jobs.rows.images import image_problem
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
@@ -155,7 +156,8 @@ class CsvJobsWorkload(Workload):
 
     def plan(self) -> Iterable[PlannedItem]:
         options = self._job.options
-        for item in plan_rows(self._job.opened(), options.id_column, options.on_bad_row):
+        problem = image_problem(options, self._job.pins.missing)
+        for item in plan_rows(self._job.opened(), options.id_column, options.on_bad_row, problem):
             if self._abandoned:
                 raise Interrupted("the job's creation was abandoned")
             yield item
@@ -288,6 +290,7 @@ class CsvJobsWorkload(Workload):
             run_folder=self._folder,
             secrets=self._secrets,
             depth=self._job.depth,
+            pins=self._job.pins,
             replay=replay,
         )
         return await stack.enter_async_context(opening)

@@ -136,10 +136,14 @@ def plan_items(
     adoption: Adoption | None = None,
     *,
     with_chat: bool = True,
+    missing_images: Sequence[str] = (),
 ) -> Iterator[PlannedItem]:
     """All items in order, streamed; those that the original program had finished come with their outcome (``adoption`` is filled in).
-    ``with_chat`` as in ``dataset.read_rows``."""
-    found = iterate_items(options.dataset_file, options.samples, **options.how_read(with_chat=with_chat))
+    ``with_chat``, ``missing_images`` as in ``dataset.read_rows``."""
+    how = options.how_read(with_chat=with_chat)
+    if missing_images:
+        how["missing_images"] = missing_images
+    found = iterate_items(options.dataset_file, options.samples, **how)
     with closing(PlannedKeys(run_folder)) as earlier:
         kept = run_folder / SET_ASIDE
         if batch_files(kept):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -12,7 +14,6 @@ from manyhands.agents.registry import load_agent
 from manyhands.agents.run_settings import (
     API_KEY,
     check_prices,
-    check_sandbox,
     check_tool_choice,
     headers_for,
     key_secrets,
@@ -22,12 +23,13 @@ from manyhands.agents.run_settings import (
 )
 from manyhands.agents.toolbox import RunTools, changed_functions, with_functions
 from manyhands.core.errors import RunError, UserError
+from manyhands.core.outcomes import ItemState
 from manyhands.core.text import are, counted
 from manyhands.export.sharegpt import HERMES_NAME, template_name
 from manyhands.io.tables.formats import dataset_notices
 from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.models.headers import as_secrets
-from manyhands.runs.folders import is_made
+from manyhands.runs.folders import is_made, open_reader
 from manyhands.runs.making import (
     KEPT,
     Opened,
@@ -39,9 +41,12 @@ from manyhands.runs.making import (
 )
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
+from manyhands.sandboxes.images.demand import ImageDemand
+from manyhands.sandboxes.images.pins import NO_PINS, Pins
+from manyhands.sandboxes.worlds.planning import planned_images
 from manyhands.tools.distributions import availability_notice
 from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
-from manyhands.workloads.trajectories.items import Adoption
+from manyhands.workloads.trajectories.items import Adoption, PromptItem
 from manyhands.workloads.trajectories.original import is_left_by_original, set_aside
 from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity, prepare
 from manyhands.workloads.trajectories.records import JUDGE_KEY, LOW_SCORE, NO_REASONING, TAGS_IN_VALUES, UNKNOWN_TOOL
@@ -112,9 +117,8 @@ async def _made(
     secrets = _secrets(options, environ)
     check_prices(options)
     _warn(options, notice)
-    prepared = await prepare(options)
+    prepared = await prepare(options, plan_images=partial(_planned_images, options, notice))
     check_tool_choice(options, prepared.tools)
-    check_sandbox(options, notice, images=prepared.images)
     _dataset_notices(prepared, notice)
     kept = set_aside(folder) if adopt else None
     opened = Opened(folder, _workload(prepared, folder, secrets))
@@ -150,19 +154,28 @@ async def _continued(
     _warn(options, notice)
     if options.max_samples != recorded.options.max_samples:
         notice(f"max_samples was {_count(recorded.options.max_samples)} and is now {_count(options.max_samples)}")
-    same_input = run.planned is not None and dataset_identity(options) in (None, run.planned["identity"])
+    pins = recorded.pins
+    same_input = run.planned is not None and dataset_identity(options, pins.missing) in (None, run.planned["identity"])
     tools_changed = _tools_of(options) != _tools_of(recorded.options)
+    left = _images_left(folder) if recorded.images else ImageDemand(unnamed=1)
     if same_input and not tools_changed:
-        prepared = replace(recorded, options=options)
+        if left.count() or left.unnamed:
+            planned = await _planned_images(options, notice, left, recorded=pins, needed=left.references)
+            pins = replace(planned, missing=pins.missing)
+        prepared = replace(recorded, options=options, pins=pins)
     else:
-        prepared = await prepare(options, recorded=None if tools_changed else recorded, made=recorded)
+        prepared = await prepare(
+            options,
+            recorded=None if tools_changed else recorded,
+            made=recorded,
+            plan_images=partial(_planned_images, options, notice, recorded=pins, needed=left.references),
+        )
         prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
         _dataset_notices(prepared, notice)
     if options.tools and not tools_changed:
         prepared = _with_functions_now(prepared, recorded, notice)
     counts_tags = recorded.counts_tags or options.tags_in_values != "keep"
     prepared = replace(prepared, counts_tags=counts_tags)
-    check_sandbox(options, notice, images=prepared.images)
     keep_files(options, folder)
     workload = _workload(prepared, folder, secrets)
     return Opened(
@@ -172,6 +185,31 @@ async def _continued(
         rewrite_outputs=_shape(prepared) != _shape(recorded),
         judge_again=_kept_now(recorded.options, options),
     )
+
+
+async def _planned_images(
+    options: BatchSpec,
+    notice: Notice,
+    demand: ImageDemand,
+    *,
+    recorded: Pins = NO_PINS,
+    needed: Collection[str] | None = None,
+) -> Pins:
+    """See ``planned_images``."""
+    return await planned_images(
+        options, demand, notice, recorded=recorded, needed=needed, skip_missing=options.skip_missing_images
+    )
+
+
+def _images_left(folder: Path) -> ImageDemand:
+    """The images of a run's items that have not ended well."""
+    demand = ImageDemand()
+    with closing(open_reader(folder)) as reader:
+        for row in reader.items():
+            if not row.left_input and (not row.state.final or row.state is ItemState.FAILED):
+                payload = PromptItem.of(row.item)
+                demand.add(payload.image, payload.line)
+    return demand
 
 
 def _with_functions_now(prepared: Prepared, recorded: Prepared, notice: Notice) -> Prepared:

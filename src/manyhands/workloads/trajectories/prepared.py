@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 from manyhands.agents.toolbox import outside_record, recorded_registry, with_functions, with_optional
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
+from manyhands.sandboxes.images.demand import ImageDemand
+from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions, load_distributions_file
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import KNOWN_TOOLS, STANDARD, Toolset, Toolsets, known_tools, with_groups
-from manyhands.workloads.trajectories.dataset.rows import scan
+from manyhands.workloads.trajectories.dataset.rows import DatasetScan, scan
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFields
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, LAYOUT
 from manyhands.workloads.trajectories.spec import BatchSpec
@@ -39,7 +42,9 @@ class Prepared:
     bad_count: int
     """The number of all of them."""
     images: int = 0
-    """Rows that ask for a container image."""
+    """Rows that name a container image."""
+    pins: Pins = NO_PINS
+    """What the names of images mean."""
     mcp: Json = None
     """The record of the MCP servers and own functions (``manyhands.agents.toolbox``)."""
     layout: int = LAYOUT
@@ -78,6 +83,7 @@ class Prepared:
             "bad_rows": [[line, reason] for line, reason in self.bad_rows],
             "bad_count": self.bad_count,
             "images": self.images,
+            **({"pins": pins} if (pins := self.pins.to_json()) else {}),
             "mcp": self.mcp,
             **({"counts_tags": True} if self.counts_tags else {}),
             **({} if self.layout == FIRST_LAYOUT else self._later_members()),
@@ -96,8 +102,11 @@ class Prepared:
         """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
         table = value["distribution"]
         return cls(
-            # A run from before the setting goes on as it began.
-            options=BatchSpec.from_record({"tags_in_values": "keep", **value["options"]}, data_dir=str(data_dir)),
+            # A run from before a setting goes on as it began.
+            options=BatchSpec.from_record(
+                {"tags_in_values": "keep", "ignore_images": value["images"] > 0, **value["options"]},
+                data_dir=str(data_dir),
+            ),
             distribution=Distribution(
                 table["name"], table["description"], tuple((name, percent) for name, percent in table["toolsets"])
             ),
@@ -107,6 +116,7 @@ class Prepared:
             bad_rows=tuple((line, reason) for line, reason in value["bad_rows"]),
             bad_count=value["bad_count"],
             images=value["images"],
+            pins=Pins.from_json(value.get("pins")),
             mcp=value["mcp"],
             layout=value.get("layout", FIRST_LAYOUT),
             built_in=tuple(value.get("built_in", ())),
@@ -116,11 +126,21 @@ class Prepared:
         )
 
 
-async def prepare(options: BatchSpec, *, recorded: Prepared | None = None, made: Prepared | None = None) -> Prepared:
-    """Read everything that the settings name. With ``recorded`` (a resume), what an earlier session read from files that are gone
-    now is kept. ``made``: the run as it was made, whose layout is kept; None for a new one.
+PlanImages = Callable[[ImageDemand], Awaitable[Pins]]
+"""Finds out what the images mean that rows name, see ``sandboxes.worlds.planning``."""
 
-    Raises UserError for a file that can't be used.
+
+async def prepare(
+    options: BatchSpec,
+    *,
+    recorded: Prepared | None = None,
+    made: Prepared | None = None,
+    plan_images: PlanImages | None = None,
+) -> Prepared:
+    """Read everything that the settings name. With ``recorded`` (a resume), what an earlier session read from files that are gone
+    now is kept. ``made``: the run as it was made, whose layout is kept; None for a new one. ``plan_images``: None looks none up.
+
+    Raises UserError for a file that can't be used, and what ``plan_images`` does.
     """
     if recorded is None:
         mcp = await outside_record(options)
@@ -149,19 +169,37 @@ async def prepare(options: BatchSpec, *, recorded: Prepared | None = None, made:
             bad_rows=recorded.bad_rows,
             bad_count=recorded.bad_count,
             images=recorded.images,
+            pins=recorded.pins,
             own_systems=recorded.own_systems,
             own_messages=recorded.own_messages,
         )
-    scanned = scan(dataset, **options.how_read(with_chat=prepared.with_chat))
+    scanned, pins = await _scanned(options, prepared, plan_images)
     return replace(
         prepared,
+        pins=pins,
         source_fields=scanned.fields.build() if prepared.layout == FIRST_LAYOUT else SourceFields(),
         bad_rows=tuple((row.line, row.reason) for row in scanned.bad_rows),
         bad_count=scanned.bad_count,
-        images=scanned.images,
+        images=scanned.images.count(),
         own_systems=scanned.own_systems,
         own_messages=scanned.own_messages,
     )
+
+
+async def _scanned(options: BatchSpec, prepared: Prepared, plan_images: PlanImages | None) -> tuple[DatasetScan, Pins]:
+    """What is in the dataset, without the rows whose images are missing: others may come in place of these."""
+    how = options.how_read(with_chat=prepared.with_chat)
+    scanned = scan(options.dataset_file, **how)
+    if plan_images is None:
+        return scanned, NO_PINS
+    pins = await plan_images(scanned.images)
+    missing = set(pins.missing)
+    while missing & set(scanned.images.references):
+        how["missing_images"] = missing
+        scanned = scan(options.dataset_file, **how)
+        pins = await plan_images(scanned.images)
+        missing |= set(pins.missing)
+    return scanned, replace(pins, missing=tuple(sorted(missing)))
 
 
 def tables(
@@ -180,7 +218,7 @@ def tables(
     return distributions, tuple(extended[name] for name in extended if toolsets.get(name) != extended[name])
 
 
-def dataset_identity(options: BatchSpec) -> str | None:
+def dataset_identity(options: BatchSpec, missing_images: Sequence[str] = ()) -> str | None:
     """Changes when the dataset, or how much of it is requested, may have changed; None if the dataset is gone."""
     path = Path(options.dataset_file)
     if not path.exists():
@@ -189,10 +227,11 @@ def dataset_identity(options: BatchSpec) -> str | None:
     chosen = [options.samples, options.max_samples, options.batch_size, options.keep_unknown_tools]
     later = (
         f"{name}={getattr(options, name)}"
-        for name in ("prompt_column", "system_column", "split")
+        for name in ("prompt_column", "system_column", "split", "image_field", "image_template")
         if getattr(options, name)
     )
-    state.update("\0".join(map(str, [*chosen, *later])).encode())
+    missing = (f"missing={name}" for name in missing_images)
+    state.update("\0".join(map(str, [*chosen, *later, *missing])).encode())
     if options.reading:
         state.update(repr(options.reading).encode())
     try:

@@ -35,6 +35,7 @@ from manyhands.runs.options import (
     ViewSettings,
     check_run_name,
 )
+from manyhands.sandboxes.images.templates import RowImages
 
 if TYPE_CHECKING:
     from manyhands.workloads.trajectories.dataset.rows import HowRead
@@ -206,6 +207,7 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
             "system_column": self.system_column,
             "split": self.split,
             "reading": self.reading,
+            "row_images": RowImages.of(self.image_field, self.image_template),
         }
 
     @property

@@ -53,7 +53,7 @@ from manyhands.models.headers import headers_among
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
-from manyhands.sandboxes.selection import PacedBackend, choose_backend
+from manyhands.sandboxes.worlds.backend import opened_backend
 from manyhands.tools.distributions import draw
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
 from manyhands.workloads.trajectories.items import Adoption, PromptItem, adopted_line, batch_file, plan_items
@@ -146,12 +146,19 @@ class TrajectoryWorkload(Workload):
         )
 
     def input_identity(self) -> str | None:
-        return dataset_identity(self._options)
+        return dataset_identity(self._options, self._prepared.pins.missing)
 
     def plan(self) -> Iterable[PlannedItem]:
         self.adoption = Adoption()
         prepared = self._prepared
-        return plan_items(self._options, self._folder, prepared.tools, self.adoption, with_chat=prepared.with_chat)
+        return plan_items(
+            self._options,
+            self._folder,
+            prepared.tools,
+            self.adoption,
+            with_chat=prepared.with_chat,
+            missing_images=prepared.pins.missing,
+        )
 
     @property
     def late_imports(self) -> Sequence[str]:
@@ -166,7 +173,9 @@ class TrajectoryWorkload(Workload):
             self._run_id = run_id_of(self._folder)
             self._agent = load_agent(self._options.agent)
             if not replay:
-                self._backend = PacedBackend(choose_backend(self._options.sandbox, self._options))
+                self._backend = await stack.enter_async_context(
+                    opened_backend(self._options, self._prepared.pins, self._folder)
+                )
                 self._model = model_of(
                     self._options,
                     keys_in(self._secrets, API_KEY),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
@@ -65,8 +65,14 @@ def under_other_headers(row: JobRow, former: Sequence[str], headers: Sequence[st
     return replace(row, cells=tuple(cells.get(name) for name in headers))
 
 
-def plan_rows(table: Table, id_column: str | None, on_bad_row: Literal["fail", "skip"]) -> Iterator[PlannedItem]:
-    """The rows of a table in order, streamed, each with its id as key and a ``JobRow`` as payload.
+def plan_rows(
+    table: Table,
+    id_column: str | None,
+    on_bad_row: Literal["fail", "skip"],
+    problem: Callable[[Mapping[str, Json]], str | None] | None = None,
+) -> Iterator[PlannedItem]:
+    """The rows of a table in order, streamed, each with its id as key and a ``JobRow`` as payload. ``problem``: says of rows that could be
+    read why they are to be skipped all the same.
 
     ``skip``: a bad row comes as an item that ended as discarded. ``fail``: from the first bad row on no more items come, and at the end of
     the table UserError is raised, with a line for each of the first 20 bad rows.
@@ -74,7 +80,18 @@ def plan_rows(table: Table, id_column: str | None, on_bad_row: Literal["fail", "
     Raises UserError at once if there is no such id column, and while iterating if the rest of the table can't be read.
     """
     id_index = None if id_column is None else id_column_index(id_column, table.info.headers)
-    return _items(table, table.rows() if on_bad_row == "skip" else _good_rows(table), id_index)
+    rows = table.rows() if on_bad_row == "skip" else _good_rows(table)
+    return _items(table, rows if problem is None else _judged(rows, table.info.headers, problem), id_index)
+
+
+def _judged(
+    rows: Iterator[RawRow], headers: Sequence[str], problem: Callable[[Mapping[str, Json]], str | None]
+) -> Iterator[RawRow]:
+    for row in rows:
+        if row.problem is None:
+            yield row._replace(problem=problem(dict(zip(headers, row.cells, strict=False))))
+        else:
+            yield row
 
 
 def id_column_index(name: str, headers: Sequence[str]) -> int:

@@ -19,7 +19,6 @@ from manyhands.agents.registry import load_agent
 from manyhands.agents.run_settings import (
     API_KEY,
     check_prices,
-    check_sandbox,
     headers_for,
     key_secrets,
     keys_in,
@@ -46,6 +45,9 @@ from manyhands.runs.progress import Notice
 from manyhands.runs.steering.client import give_order
 from manyhands.runs.steering.control import ANSWER_SECONDS, request, watch
 from manyhands.runs.steering.owner import RETRY
+from manyhands.sandboxes.images.demand import ImageDemand
+from manyhands.sandboxes.images.pins import NO_PINS, Pins
+from manyhands.sandboxes.worlds.planning import planned_images
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import SHORT, find_job, job_folder
 from manyhands.workloads.csv_jobs.prepared import (
@@ -57,6 +59,7 @@ from manyhands.workloads.csv_jobs.prepared import (
     with_table_of_now,
 )
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions
+from manyhands.workloads.csv_jobs.rows.images import image_demand, image_problem, left_demand, row_images
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows, under_other_headers
 from manyhands.workloads.csv_jobs.rows.updating import Changes, TableUpdate
 from manyhands.workloads.csv_jobs.service.control import RunnerStart, launch
@@ -156,6 +159,7 @@ class JobService:
         options, memory = with_memory_limit(options)
         job = await prepare(options, job_id, depth=depth, notice=notice)
         self._check(job, notice)
+        job = await self._pinned(job, notice)
         if memory is not None:
             notice(str(memory))
         if left_out := job.left_out_columns():
@@ -199,6 +203,7 @@ class JobService:
         left = _left(folder, options.limit) or (retry_failed and status.failed_items) or unfinished
         if status.runner_active or not left:
             return False
+        await self._check_images(folder, recorded, options, notice)
         for file in changed_functions(recorded.mcp):
             notice(
                 f"{file} changed since the job was made; rows that are executed from now on have its functions as they are now"
@@ -233,9 +238,12 @@ class JobService:
         if is_owned(folder):
             raise RunError(f"{folder}: the job is running; its table can be read again when it has ended")
         options, given = self._changed(self._recorded(folder).options, changes)
+        pins = NO_PINS
         if keep:
             self._secrets(options)
-        return await asyncio.to_thread(_updated, folder, keep, given, notice)
+            now = with_table_of_now(self._recorded(folder), lambda text: None)
+            pins = (await self._pinned(now, notice)).pins
+        return await asyncio.to_thread(_updated, folder, keep, given, pins, notice)
 
     def status(self, job: str) -> JobStatus:
         """The status of a job."""
@@ -413,8 +421,35 @@ class JobService:
             self._secrets(options)
             check_prices(options)
             warn_of_budget(options, [options], notice)
-            if options.toolsets:
-                check_sandbox(options, notice)
+
+    async def _pinned(self, job: PreparedJob, notice: Notice) -> PreparedJob:
+        """The job with what the images mean that its table's rows name now; those that it has already keep their meaning. Raises UserError
+        if the sandbox can't be used, or an image does not exist."""
+        options = job.options
+        if options.worker_kind != "agent" or not options.toolsets:
+            return job
+        demand = ImageDemand(unnamed=1)
+        if row_images(options) is not None:
+            skips = options.on_bad_row == "skip"
+            demand = await asyncio.to_thread(lambda: image_demand(job.opened(), options, bad_rows=skips))
+        pins = await planned_images(
+            options, demand, notice, recorded=job.pins, needed=(), skip_missing=options.skip_missing_images
+        )
+        return replace(job, pins=pins)
+
+    async def _check_images(self, folder: Path, job: PreparedJob, options: JobSpec, notice: Notice) -> None:
+        """Raises UserError if the rows that are left can't be executed in their images any more."""
+        if job.pins.kind is None:
+            return
+        with closing(open_reader(folder)) as reader:
+            rows = [
+                JobRow.of(row.item)
+                for row in reader.items()
+                if not row.left_input and (not row.state.final or row.state is ItemState.FAILED)
+            ]
+        demand = left_demand(rows, job.table.headers, options)
+        if rows:
+            await planned_images(options, demand, notice, recorded=job.pins, needed=demand.references)
 
     def _secrets(self, options: JobSpec) -> dict[str, str]:
         if options.worker_kind != "agent":
@@ -492,7 +527,7 @@ def _left(folder: Path, limit: int | None) -> int:
         return reader.left(BEHIND_INPUT if limit is None else limit)
 
 
-def _updated(folder: Path, keep: bool, settings: Mapping[str, Any], notice: Notice) -> Changes:
+def _updated(folder: Path, keep: bool, settings: Mapping[str, Any], pins: Pins, notice: Notice) -> Changes:
     with closing(Store(folder, SystemClock(), lambda text: None)) as store:
         recorded = PreparedJob.from_json(store.reader.meta("spec"), folder.parent)
         job, options = with_table_of_now(recorded, notice), recorded.options
@@ -500,7 +535,8 @@ def _updated(folder: Path, keep: bool, settings: Mapping[str, Any], notice: Noti
         headers, table = job.table.headers, job.opened()
 
         def rows() -> Iterator[PlannedItem]:
-            return plan_rows(table, options.id_column, options.on_bad_row)
+            problem = image_problem(options, pins.missing)
+            return plan_rows(table, options.id_column, options.on_bad_row, problem)
 
         def removed(payload: Json) -> Json:
             return under_other_headers(JobRow.of_payload(payload), former, headers).to_json()
@@ -509,7 +545,7 @@ def _updated(folder: Path, keep: bool, settings: Mapping[str, Any], notice: Noti
         with closing(TableUpdate.of(items, former, rows(), headers)) as update:
             changes = update.changes()
             if keep:
-                facts = {"spec": job.to_json(), END: None}
+                facts = {"spec": replace(job, pins=pins).to_json(), END: None}
                 rewritten = None if headers == former else removed
                 store.replan(update.plan(rows(), headers), IMPORTED, removed=rewritten, **facts)
             return changes

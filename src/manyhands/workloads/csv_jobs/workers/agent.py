@@ -35,11 +35,13 @@ from manyhands.engine.contract import Context
 from manyhands.models.headers import headers_among
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
+from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.project import project_note
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
-from manyhands.sandboxes.selection import PacedBackend, choose_backend
+from manyhands.sandboxes.worlds.backend import opened_backend
 from manyhands.tools.protocol import ParentRun, Tool, ToolEnvironment, ToolResult
 from manyhands.tools.schema import Arguments, checked
+from manyhands.workloads.csv_jobs.rows.images import row_images
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL, quoted, same_id
 from manyhands.workloads.csv_jobs.spec import JobSpec
@@ -90,6 +92,7 @@ class AgentWorker:
         self._secrets = dict(secrets or {})
         self._depth = depth
         self._recorded = options.recorded()
+        self._images = None if options.ignore_images else row_images(options)
         self._settings = AgentSettings(
             chat_settings(options),
             max_turns=options.max_turns,
@@ -107,10 +110,12 @@ class AgentWorker:
         run_folder: Path,
         secrets: Mapping[str, str],
         depth: int = 0,
+        pins: Pins = NO_PINS,
         replay: bool = False,
     ) -> AsyncIterator[AgentWorker]:
         """The worker that the settings describe. ``mcp``: the record of mounted servers, which are started; ``secrets``: the workload's;
-        ``depth``: how many jobs this one was started from. Raises UserError if the model, the sandbox or a server can't be used."""
+        ``depth``: how many jobs this one was started from; ``pins``: what the names of images mean. Raises UserError if the model, the
+        sandbox or a server can't be used."""
         async with AsyncExitStack() as stack:
             run_tools = await stack.enter_async_context(RunTools.opened(mcp, replay=replay))
             tools = tools_of(options, run_tools)
@@ -118,7 +123,7 @@ class AgentWorker:
             backend: SandboxBackend = NeverCalled()
             if not replay:
                 if any(tool.changes_world for tool in tools):
-                    backend = PacedBackend(choose_backend(options.sandbox, options))
+                    backend = await stack.enter_async_context(opened_backend(options, pins, run_folder))
                 headers = headers_among(secrets, API_KEY)
                 model = model_of(options, keys_in(secrets, API_KEY), run_folder, options, headers=headers)
                 stack.push_async_callback(model.close)
@@ -164,6 +169,7 @@ class AgentWorker:
             # A stage has a folder of its own: what is recorded of a folder is how the steps of one conversation left it.
             context.workspace if stage is None else context.workspace / f"stage-{stage.number}",
             process_mark(assignment.job_id),
+            image=None if self._images is None else self._images.image(assignment.row),
             limits=sandbox_limits(self._options),
             project=None if project is None else Path(project),
             hidden=own_folders(self._run_folder),

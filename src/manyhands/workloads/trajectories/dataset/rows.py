@@ -6,7 +6,7 @@ them (how often a prompt was seen, which ids are taken) lives in a private tempo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,8 @@ from manyhands.core.messages import Message
 from manyhands.io.digest_table import DigestTable
 from manyhands.io.tables.base import MissingColumn, Record, Records, Unit
 from manyhands.io.tables.formats import open_records
+from manyhands.sandboxes.images.demand import ImageDemand
+from manyhands.sandboxes.images.templates import FIELDS, RowImages
 from manyhands.workloads.trajectories.dataset.chat_rows import (
     CHAT_FIELDS,
     SYSTEM,
@@ -30,7 +32,7 @@ from manyhands.workloads.trajectories.dataset.chat_rows import (
 from manyhands.workloads.trajectories.dataset.prompt_column import PROMPT, remedy
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFieldsBuilder
 
-PLAIN_FIELDS = frozenset((PROMPT, "image", "docker_image", "cwd", "id"))
+PLAIN_FIELDS = frozenset((PROMPT, *FIELDS, "cwd", "id"))
 """Fields with a meaning in runs of earlier versions."""
 KNOWN_FIELDS = PLAIN_FIELDS | frozenset(CHAT_FIELDS)
 """Fields with a meaning here. All others are carried to the output as ``metadata.source``."""
@@ -107,8 +109,8 @@ class DatasetScan:
     """The first bad rows, at most ``BAD_ROWS_KEPT``."""
     bad_count: int = 0
     """The number of all."""
-    images: int = 0
-    """Rows that ask for a container image."""
+    images: ImageDemand = field(default_factory=ImageDemand)
+    """The container images that rows name."""
     own_systems: int = 0
     """Rows that bring a system prompt."""
     own_messages: int = 0
@@ -124,7 +126,7 @@ class DatasetScan:
                 self.bad_rows.append(row)
             return
         self.rows += 1
-        self.images += row.image is not None
+        self.images.add(row.image, row.line)
         self.own_systems += row.system is not None
         self.own_messages += bool(row.messages)
         self.fields.add(row.source)
@@ -145,6 +147,10 @@ class HowRead(TypedDict, total=False):
     """Of a Hugging Face dataset with several."""
     reading: Mapping[str, Any]
     """What ``ReadingSettings.reading`` gives."""
+    row_images: RowImages
+    """Where rows name their images; by default in ``image``, else in ``docker_image``."""
+    missing_images: Collection[str]
+    """Images that do not exist: rows that name one are bad."""
 
 
 def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow]:
@@ -158,7 +164,11 @@ def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow
     can't be read.
     """
     fields = _Fields(
-        how.get("prompt_column") or PROMPT, how.get("system_column") or SYSTEM, with_chat=how.get("with_chat", True)
+        how.get("prompt_column") or PROMPT,
+        how.get("system_column") or SYSTEM,
+        with_chat=how.get("with_chat", True),
+        images=how.get("row_images", RowImages()),
+        missing_images=frozenset(how.get("missing_images", ())),
     )
     records = open_records(Path(path), fields.prompt, how.get("split"), **how.get("reading", {}))
     return _rows(records, fields, how.get("max_samples"))
@@ -240,12 +250,25 @@ class _Fields:
     prompt: str
     system: str
     with_chat: bool
+    images: RowImages
+    missing_images: frozenset[str]
 
     @property
     def known(self) -> frozenset[str]:
+        plain = PLAIN_FIELDS - set(FIELDS) | set(self.images.fields)
         if not self.with_chat:
-            return PLAIN_FIELDS
-        return KNOWN_FIELDS - {PROMPT, SYSTEM} | {self.prompt, self.system}
+            return plain
+        return plain - {PROMPT} | set(CHAT_FIELDS) - {SYSTEM} | {self.prompt, self.system}
+
+    def image(self, value: dict[str, Any]) -> str | None:
+        """The image that a row names."""
+        try:
+            image = self.images.image(value)
+        except ValueError as error:
+            raise _Invalid(str(error)) from None
+        if image in self.missing_images:
+            raise _Invalid(f"its image {image} does not exist")
+        return None if image is None else _usable("image", image)
 
 
 def _rows(found: Records, fields: _Fields, max_samples: int | None) -> Iterator[Row | BadRow]:
@@ -306,7 +329,7 @@ def _parse(number: int, value: Json, fields: _Fields) -> Row:
     return Row(
         line=number,
         prompt=prompt,
-        image=_optional_text(value, "image") or _optional_text(value, "docker_image"),
+        image=fields.image(value),
         cwd=_optional_text(value, "cwd"),
         id=_id(value.get("id")),
         source={name: part for name, part in value.items() if name not in known},
