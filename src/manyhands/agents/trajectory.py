@@ -70,6 +70,9 @@ TOOLS = "tools"
 """The calls of one turn that share the sandbox's world, as one step."""
 TOOL = "tool"
 """One call that has nothing to do with the sandbox."""
+AGENT = "agent"
+"""A program that did the whole task in place of the built-in agent: ``added`` of its request and ``messages`` of its output are the
+conversation, ``exit_code`` is None if it was stopped at its time limit."""
 
 
 class Transcript:
@@ -107,6 +110,15 @@ class Transcript:
             if name not in self.unknown_tools:
                 self.unknown_tools.append(name)
         return calls
+
+    def take_over(self, output: Mapping[str, Any]) -> None:
+        """What a program's step says that it said and did."""
+        self.messages += output["messages"]
+        self.usage = self.usage + Usage(**output.get("usage", {}))
+        self.answered = self.answered or bool(output["messages"])
+        for message in output["messages"]:
+            if message["role"] == "tool":
+                self.tool_uses.append(ToolUse(message["name"], bool(message.get("_failed"))))
 
     def result(self, call: ToolCall, result: ToolResult) -> None:
         """The result of a tool call; to be given in the order of the calls."""
@@ -165,7 +177,7 @@ def _sorted_out(steps: Iterable[RecordedStep], scope: str) -> tuple[list[Recorde
     answers: list[RecordedStep] = []
     results: _Results = {}
     for step in steps:
-        if step.kind == MODEL:
+        if step.kind in (MODEL, AGENT):
             if step.scope == scope:
                 answers.append(step)
         elif step.kind in (TOOL, TOOLS):
@@ -175,6 +187,9 @@ def _sorted_out(steps: Iterable[RecordedStep], scope: str) -> tuple[list[Recorde
 
 def _fold_turn(transcript: Transcript, step: RecordedStep, results: _Results) -> None:
     transcript.ask(step.request["added"])
+    if step.kind == AGENT:
+        transcript.take_over(step.output)
+        return
     refused = refusals(step.output)
     for index, call in enumerate(transcript.answer(step.output)):
         found = results.get((f"{step.scope}/{step.seq}", index))
@@ -201,6 +216,8 @@ def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:
         return [(call_label(call), _text(result)) for call, result in pairs]
     if step.kind == TOOL:
         return [(call_label(step.request["call"]), _text(step.output))]
+    if step.kind == AGENT:
+        return _agent_step(step)
     if step.kind == CLOCK:
         return [(CLOCK, str(timestamp(step.output)))]
     return [(step.kind, json.dumps(step.output, ensure_ascii=False))]
@@ -240,6 +257,16 @@ def _model_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
         yield "assistant, calls", f"{call['function']['name']}({call['function']['arguments']})"
     if following := step.output.get("next"):
         yield "then", f"{following} {step.output.get('stop', '')}".strip()
+
+
+def _agent_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
+    for message in (*step.request["added"], *step.output["messages"]):
+        if text := text_of(message.get("content")):
+            yield str(message["role"]), text
+        for call in message.get("tool_calls", []):
+            yield "assistant, calls", f"{call['function']['name']}({call['function']['arguments']})"
+    code = step.output["exit_code"]
+    yield "then", "stopped at its time limit" if code is None else f"exit code {code}"
 
 
 def _text(result: dict[str, Any]) -> str:

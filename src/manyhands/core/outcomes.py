@@ -68,3 +68,5 @@ class StopReason(StrEnum):
     CONTEXT_OVERFLOW = "context_overflow"
     CONTENT_FILTER = "content_filter"
     TIME_LIMIT = "time_limit"
+    AGENT_ERROR = "agent_error"
+    """A program that worked in place of the built-in agent ended with an error code."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, cast
 
 from manyhands.agents.time_limit import OVER
-from manyhands.agents.trajectory import MODEL, fold, folded
+from manyhands.agents.trajectory import AGENT, MODEL, fold, folded
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, text_of
 from manyhands.core.outcomes import ItemState, StopReason
@@ -377,7 +377,7 @@ def stop_reason_of(steps: Sequence[RecordedStep], scope: str = "") -> str | None
     none, or it has calls without a result. Good for conversations that came to an end, and were not interrupted."""
     calls = model_calls(steps, scope)
     if not calls:
-        return None
+        return _stop_reason_of_program(steps, scope)
     output: Mapping[str, Any] = calls[-1].output
     if "overflow" in output:
         return StopReason.CONTEXT_OVERFLOW.value
@@ -388,6 +388,14 @@ def stop_reason_of(steps: Sequence[RecordedStep], scope: str = "") -> str | None
     if not (output.get("message") or {}).get("tool_calls"):
         return None if output.get("next") else StopReason.ANSWERED.value
     return StopReason.MAX_TURNS.value if fold(steps, scope)[-1]["role"] == "tool" else None
+
+
+def _stop_reason_of_program(steps: Sequence[RecordedStep], scope: str) -> str | None:
+    program = next((step for step in steps if step.kind == AGENT and step.scope == scope), None)
+    if program is None:
+        return None
+    code = program.output["exit_code"]
+    return (StopReason.TIME_LIMIT if code is None else StopReason.AGENT_ERROR if code else StopReason.ANSWERED).value
 
 
 def plain_turns(messages: Iterable[Message]) -> list[Turn]:

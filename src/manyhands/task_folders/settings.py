@@ -1,0 +1,38 @@
+"""The settings of runs of task folders."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from manyhands.core.settings import Flag, OptionalText, Settings, number, setting
+
+TASKS = "Task folders"
+ORACLE = "oracle"
+"""The agent that runs a task's own solution."""
+
+
+class TaskSettings(Settings):
+    """What concerns task folders alone."""
+
+    timeout_multiplier: Annotated[float, number(above=0)] = setting(
+        1.0, "Factor for the agents' time limits that tasks set.", group=TASKS, identity=True
+    )
+    override_task: Flag = setting(
+        False,
+        "Let --network, --memory, --cpus, --sandbox_disk and --time_limit count in place of what a task says, also where they allow more.",
+        group=TASKS,
+        identity=True,
+    )
+    agent_command: OptionalText = setting(
+        None,
+        "Command that does each task, inside its environment, in place of the built-in agent; it finds the instruction on standard input, "
+        "in {instruction} and in the file {instruction_file}.",
+        group=TASKS,
+        identity=True,
+        value="COMMAND",
+    )
+    reward: OptionalText = setting(
+        None, 'Reward that is the score, of tasks with several (default: "reward", or the only one).', group=TASKS,
+        value="NAME",
+    )  # fmt: skip
+    task_rules: dict[str, Any] | None = setting(None, "What the settings say of all tasks.", typed=False)

@@ -1,0 +1,403 @@
+"""What is done in the world of a task before and after its agent, as recorded steps: its files and health, artifacts, the verifier.
+
+Order: files, folders for logs and the health check; the agent; collecting commands and artifacts; the verifier. The world is remembered
+before each of these, and one that is cut off is undone and done again as a whole; one that is recorded is not done again, and so there is
+never a second result of a verifier. An error of the verifier is recorded, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import posixpath
+import shutil
+import tarfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from manyhands.agents.worlds.recorded_commands import recorded_command
+from manyhands.agents.worlds.world import World
+from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json, pretty
+from manyhands.core.redaction import KNOWN
+from manyhands.core.text import printable
+from manyhands.engine.contract import Context, Effect
+from manyhands.io.files import make_private
+from manyhands.processes.children import ExecResult, to_the_end
+from manyhands.processes.strays import remove_tree
+from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
+from manyhands.task_folders.contents import DOCKERFILE, ENVIRONMENT, TEST_SCRIPT, TESTS, Task
+from manyhands.task_folders.reading import COMPOSE_FILES
+from manyhands.task_folders.rewards import MAX_REWARD_FILE, REWARD_JSON, REWARD_TEXT, NoReward, read_rewards
+from manyhands.task_folders.schema import Artifact, Healthcheck, User
+from manyhands.task_folders.variables import resolved
+
+TASK = "task"
+"""The kind of these steps."""
+LOGS, AGENT_LOGS, VERIFIER_LOGS, ARTIFACT_LOGS = "/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts"
+TESTS_INSIDE, SOLUTION_INSIDE = "/tests", "/solution"
+OWN_FOLDERS = (LOGS, TESTS_INSIDE, SOLUTION_INSIDE)
+"""What a task finds in the root."""
+TEST_OUTPUT = f"{VERIFIER_LOGS}/test-stdout.txt"
+KEPT = "artifacts"
+"""The folder in the run's folder with what is kept of items, each in a folder of its own (``<item>-<attempt>``)."""
+MANIFEST = "manifest.json"
+MAX_KEPT = 256 << 20
+"""Bytes that are kept of one artifact."""
+MAX_OUTPUT = 20_000
+"""Bytes of a verifier's output that are recorded."""
+_VERIFIER = "verifier"
+"""In an attempt's folder: that of the sandbox which the verifier has for itself."""
+_SECONDS = 120.0
+SHELL = ("sh", "-c")
+_CONTAINERLESS = ("bubblewrap", "local")
+_PREPARED = 'mkdir -p "$@" && chmod 777 "$@"'
+_VERIFY = '"$0" > "$1" 2>&1 < /dev/null'
+_IN_BASH = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
+_EXISTS = '[ -e "$1" ]'
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the verifier came to."""
+
+    rewards: Mapping[str, float | int] | None
+    """None: it gave none that could be read."""
+    error: str | None
+    """Why."""
+    exit_code: int | None
+    """Of its script, which nothing depends on; None if it was stopped at its time limit."""
+    output: str
+    """The end of what its script printed."""
+    seconds: float
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Verified:
+        return cls(value["rewards"], value["error"], value["exit_code"], value["output"], value["seconds"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rewards": None if self.rewards is None else dict(self.rewards),
+            "error": self.error,
+            "exit_code": self.exit_code,
+            "output": self.output,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTrial:
+    """One attempt at a task."""
+
+    task: Task
+    context: Context
+    world: World
+    run_folder: Path
+    environ: Mapping[str, str] = field(repr=False)
+    """The variables that the task's own may be taken from."""
+    backend: SandboxBackend | None = None
+    """Makes the sandbox that the verifier has for itself; None if nothing happens outside."""
+    verifier_request: Callable[[], SandboxRequest] | None = None
+    """What to make then, but for its folder and image."""
+
+    async def prepare(self) -> None:
+        """Give the world what the task puts there, and wait until it is healthy.
+
+        Raises ItemError: INVALID_INPUT if the task's folder is gone or not what it was, SANDBOX_LOST if the health check fails.
+        """
+
+        async def effect(sandbox: Sandbox) -> Json:
+            await asyncio.to_thread(self.task.check_unchanged)
+            await self._make_folders(sandbox)
+            copied = self._copied_files()
+            if copied is not None:
+                await sandbox.put(await asyncio.to_thread(self.task.archive, ENVIRONMENT, leave_out=copied), ".")
+            await self._check_health(sandbox, self.task.config.environment.healthcheck)
+            return {"healthy": True}
+
+        await self._changing("prepare", effect)
+
+    async def collect(self) -> Sequence[Mapping[str, Any]]:
+        """Run what collects, and keep the artifacts; the list of these. What fails of it is only noted."""
+        scope = self.context.scope("task-collect")
+        for hook in self.task.config.verifier.collect:
+            command, user = hook.command, _user(hook.user)
+            await recorded_command(scope, self.world, command, timeout=hook.timeout_sec, max_output=20_000, user=user)
+
+        async def effect(sandbox: Sandbox) -> Json:
+            return {"artifacts": await self._keep_artifacts(sandbox)}
+
+        found: Mapping[str, Any] = await self._changing("artifacts", effect)
+        artifacts: Sequence[Mapping[str, Any]] = found["artifacts"]
+        return artifacts
+
+    async def verify(self, artifacts: Sequence[Mapping[str, Any]] = ()) -> Verified:
+        """Have the work verified. ``artifacts``: what ``collect`` gave. An error of the verifier is a value."""
+        if not self.task.config.verifier.separate:
+            return Verified.from_json(await self._changing("verify", self._verified))
+        await self.world.close()  # nobody needs it any more
+        request = {"task": self.task.digest, "do": "verify"}
+
+        async def effect() -> Effect:
+            return Effect(await self._verified_apart(artifacts))
+
+        return Verified.from_json(await self.context.scope("task-verify").step(TASK, request, effect))
+
+    async def _changing(self, do: str, effect: Callable[[Sandbox], Awaitable[Json]]) -> Any:
+        """Take a step that changes the world."""
+        scope = self.context.scope(f"task-{do}")
+        address, ran = scope.address, False
+
+        async def taken() -> Effect:
+            nonlocal ran
+            ran = True
+            await self.world.begin_step(address)
+            try:
+                return Effect(await effect(await self.world.sandbox()))
+            except ToolError as error:
+                raise ItemError(Cause.INVALID_INPUT, f"task {self.task.name}: {error}") from error
+
+        output = await scope.step(TASK, {"task": self.task.digest, "do": do}, taken)
+        if not ran:
+            self.world.replayed(address)
+        return output
+
+    # Before
+
+    async def _make_folders(self, sandbox: Sandbox) -> None:
+        folders = [AGENT_LOGS, VERIFIER_LOGS, ARTIFACT_LOGS]
+        result = await self._by_root(sandbox, [*SHELL, _PREPARED, "sh", *folders])
+        if result.exit_code != 0:
+            raise ItemError(Cause.SANDBOX_LOST, f"can't make {', '.join(folders)}: {_last_words(result.output)}")
+
+    def _copied_files(self) -> frozenset[str] | None:
+        """What is left out where the files of the environment are copied into its working directory; None if they are not."""
+        if self.task.built == ENVIRONMENT or not (self.task.folder / ENVIRONMENT).is_dir():
+            return None
+        return frozenset((DOCKERFILE, ".dockerignore", *COMPOSE_FILES))
+
+    async def _check_health(self, sandbox: Sandbox, check: Healthcheck | None) -> None:
+        if check is None:
+            return
+        clock, failures = self.context.clock, 0
+        began = clock.monotonic()
+        while True:
+            result = await sandbox.run([*SHELL, _IN_BASH, "sh", check.command], timeout=check.timeout_sec)
+            if result.exit_code == 0 and not result.timed_out:
+                return
+            starting = clock.monotonic() - began < check.start_period_sec
+            failures += not starting
+            if failures >= check.retries:
+                said = f": {_last_words(result.output)}" if result.output.strip() else ""
+                raise ItemError(Cause.SANDBOX_LOST, f"task {self.task.name}: its health check failed{said}")
+            await clock.sleep(check.start_interval_sec if starting else check.interval_sec)
+
+    # After
+
+    async def _keep_artifacts(self, sandbox: Sandbox) -> list[dict[str, Any]]:
+        folder = kept_folder(self.run_folder, self.context)
+        await asyncio.to_thread(_make_anew, folder)
+        kept: list[dict[str, Any]] = []
+        claimed: list[str] = []
+        for artifact in self._artifacts():
+            place = _kept_at(artifact)
+            entry: dict[str, Any] = {"source": artifact.source, "destination": place}
+            if any(_overlap(place, each) for each in claimed):
+                kept.append({**entry, "status": "skipped"})
+                continue
+            found = await self._kept(sandbox, artifact, folder / place)
+            if found is None and artifact.source == ARTIFACT_LOGS:
+                continue  # nobody asked for it
+            claimed.append(place)
+            kept.append({**entry, **(found or {"status": "failed"})})
+        if kept:
+            await asyncio.to_thread((folder / MANIFEST).write_text, pretty(kept) + "\n")
+        else:
+            await asyncio.to_thread(remove_tree, folder)
+        return kept
+
+    def _artifacts(self) -> list[Artifact]:
+        declared = list(self.task.config.artifacts)
+        if any(each.source.rstrip("/") == ARTIFACT_LOGS for each in declared):
+            return declared
+        return [Artifact(source=ARTIFACT_LOGS), *declared]
+
+    async def _kept(self, sandbox: Sandbox, artifact: Artifact, place: Path) -> dict[str, Any] | None:
+        """Copy one to the host; what there is of it, None if there is nothing."""
+        with io.BytesIO() as archive:
+            try:
+                await sandbox.get(artifact.source, archive, max_bytes=MAX_KEPT)
+            except ToolError:
+                return None
+            archive.seek(0)
+            return await asyncio.to_thread(_unpack, archive, place, artifact.exclude)
+
+    async def _verified(self, sandbox: Sandbox) -> dict[str, Any]:
+        """Put the tests there, run them, and read what they leave."""
+        task, verifier = self.task, self.task.config.verifier
+        await asyncio.to_thread(task.check_unchanged)
+        rewards = [posixpath.join(VERIFIER_LOGS, name) for name in (REWARD_TEXT, REWARD_JSON)]
+        await self._by_root(sandbox, ["rm", "-rf", "--", TEST_OUTPUT, *rewards])
+        script = f"{TESTS_INSIDE}/{TEST_SCRIPT}"
+        if task.own_tests:
+            await sandbox.put(await asyncio.to_thread(task.archive, TESTS), TESTS_INSIDE)
+        await self._by_root(sandbox, ["chmod", "+x", script])
+        result = await sandbox.run(
+            [*SHELL, _VERIFY, script, TEST_OUTPUT],
+            timeout=verifier.timeout_sec,
+            user=self._verifying_user(sandbox),
+            environment=resolved(verifier.env, self.environ),
+        )
+        tail = await self._by_root(sandbox, ["tail", "-c", str(MAX_OUTPUT), TEST_OUTPUT])
+        text = tail.output if tail.exit_code == 0 else result.output
+        output = KNOWN.text(text.decode(errors="replace"))
+        found: Mapping[str, float | int] | None = None
+        error: str | None = None
+        if result.timed_out:
+            error = f"the verifier took longer than {verifier.timeout_sec:g} s"
+        else:
+            try:
+                found = read_rewards(await self._reward(sandbox, REWARD_JSON), await self._reward(sandbox, REWARD_TEXT))
+            except NoReward as reason:
+                error = str(reason)
+        code = None if result.timed_out else result.exit_code
+        await self._keep_logs(sandbox)
+        return Verified(found, error, code, output, round(result.seconds, 3)).to_json()
+
+    async def _verified_apart(self, artifacts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The same in a sandbox of the verifier's own, which is given the artifacts and nothing else."""
+        if self.backend is None or self.verifier_request is None:
+            raise RuntimeError("nothing can be made here")
+        folder = self.context.workspace / _VERIFIER
+        await asyncio.to_thread(_make_anew, folder)
+        sandbox = await self.backend.create(replace(self.verifier_request(), folder=folder))
+        try:
+            await self._make_folders(sandbox)
+            for artifact in artifacts:
+                await self._place(sandbox, artifact)
+            return await self._verified(sandbox)
+        except ToolError as error:
+            raise ItemError(Cause.INVALID_INPUT, f"task {self.task.name}: {error}") from error
+        finally:
+            await to_the_end(sandbox.close())
+
+    async def _place(self, sandbox: Sandbox, artifact: Mapping[str, Any]) -> None:
+        """Put an artifact where it was."""
+        if artifact.get("status") != "ok":
+            return
+        source, kept = artifact["source"], kept_folder(self.run_folder, self.context) / artifact["destination"]
+        try:
+            archive = await asyncio.to_thread(_packed, kept, posixpath.basename(source.rstrip("/")))
+        except OSError as error:
+            raise ItemError(Cause.SANDBOX_LOST, f"the artifact {kept} is gone: {error.strerror}") from error
+        await sandbox.put(archive, posixpath.dirname(source.rstrip("/")) or ".")
+
+    async def _keep_logs(self, sandbox: Sandbox) -> None:
+        """Keep what the verifier and the agent wrote into their folders of logs."""
+        folder = kept_folder(self.run_folder, self.context)
+        for inside in (VERIFIER_LOGS, AGENT_LOGS):
+            place = folder / inside.removeprefix("/")
+            await self._kept(sandbox, Artifact(source=inside), place)
+
+    async def _reward(self, sandbox: Sandbox, name: str) -> bytes | None:
+        path = posixpath.join(VERIFIER_LOGS, name)
+        there = await self._by_root(sandbox, [*SHELL, _EXISTS, "sh", path])
+        if there.exit_code != 0:
+            return None
+        try:
+            return await sandbox.read_file(path, max_bytes=MAX_REWARD_FILE + 1)
+        except ToolError as error:
+            raise NoReward(f"{name} can't be read: {error}") from error
+
+    def _verifying_user(self, sandbox: Sandbox) -> str | None:
+        own = _user(self.task.config.verifier.user)
+        if own is not None or self.task.config.verifier.separate or self.task.config.agent.user is None:
+            return own
+        return self._root(sandbox)
+
+    def _root(self, sandbox: Sandbox) -> str | None:
+        """Who may do everything inside; None where there is nobody else than who runs commands."""
+        return None if sandbox.kind in _CONTAINERLESS else "root"
+
+    async def _by_root(self, sandbox: Sandbox, command: Sequence[str]) -> ExecResult:
+        return await sandbox.run(command, timeout=_SECONDS, cwd="/", user=self._root(sandbox))
+
+
+def kept_folder(run_folder: Path, context: Context) -> Path:
+    """Where artifacts and logs of an attempt are kept."""
+    return run_folder / KEPT / f"{context.item.number}-{context.attempt}"
+
+
+def _user(user: User) -> str | None:
+    return None if user is None else str(user)
+
+
+def _last_words(output: bytes) -> str:
+    text = " ".join(printable(KNOWN.text(output.decode(errors="replace"))).split())
+    return text if len(text) <= 300 else f"… {text[-300:]}"
+
+
+def _make_anew(folder: Path) -> None:
+    if folder.exists():
+        remove_tree(folder)
+    make_private(folder.parent)
+    folder.mkdir(parents=True)
+
+
+def _kept_at(artifact: Artifact) -> str:
+    """Where an artifact is kept, below the folder of its item."""
+    return "/".join(part for part in (artifact.destination or artifact.source).split("/") if part not in ("", "."))
+
+
+def _overlap(first: str, second: str) -> bool:
+    return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
+
+
+def _unpack(archive: io.BytesIO, place: Path, exclude: Sequence[str]) -> dict[str, Any] | None:
+    """Unpack what ``Sandbox.get`` gave; what it is, None for an empty folder. Nobody knows who wrote it: of it only files and folders are
+    taken, with nothing of their modes but whether a file can be executed, and no link."""
+    size = files = left_out = 0
+    is_folder = False
+    with tarfile.open(fileobj=archive) as members:
+        for member in members:
+            _, _, below = member.name.strip("/").partition("/")
+            if not below and member.isdir():
+                is_folder = True
+                continue
+            parts = PurePosixPath(below).parts
+            if below and any(fnmatchcase(below, each) or fnmatchcase(parts[-1], each) for each in exclude):
+                continue
+            content = members.extractfile(member) if member.isreg() or member.islnk() else None
+            if ".." in parts or (content is None and not member.isdir()):
+                left_out += 1
+                continue
+            target = place.joinpath(*parts)
+            if content is None:
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with content, target.open("wb") as stream:
+                shutil.copyfileobj(content, stream)
+            target.chmod(0o755 if member.mode & 0o100 else 0o644)
+            size += target.stat().st_size
+            files += 1
+    if is_folder and not place.exists():
+        return None
+    found = {"status": "ok", "type": "directory" if is_folder else "file", "files": files, "bytes": size}
+    return {**found, **({"left_out": left_out} if left_out else {})}
+
+
+def _packed(path: Path, name: str) -> io.BytesIO:
+    found = io.BytesIO()
+    with tarfile.open(fileobj=found, mode="w") as archive:
+        archive.add(path, name, filter=_owned_by_root)
+    found.seek(0)
+    return found
+
+
+def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    return member.replace(uid=0, gid=0, uname="", gname="", deep=False)
