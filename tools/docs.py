@@ -258,7 +258,7 @@ def sandbox_limits() -> str:
         "files": f"{defaults.files:,} files and folders",
         "min_free": "1 GB of the disk, or 2 % of a small one, is left free (`--min_free`)",
         "network": "none (`--network` allows it)" if not defaults.network else "allowed",
-        "network_allow": "nothing more",
+        "network_allow": ", ".join(defaults.network_allow) or "no host (`--network_allow`)",
         "cpus": "all processors",
     }
     assert set(shown) == {field.name for field in fields(SandboxLimits)}

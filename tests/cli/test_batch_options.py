@@ -627,6 +627,34 @@ def _network(folder: BatchFolder) -> None:
             assert json.loads(results(server.bodies)[0])["output"].strip() == said
 
 
+@option("network_allow")
+def _network_allow(folder: BatchFolder) -> None:
+    for name, rule, said in (("listed", "127.0.0.1", "200"), ("other", "10.0.0.0/8,files.example", "403")):
+        responses: list[Reply] = []
+
+        def reply(request: RecordedRequest, responses: list[Reply] = responses) -> Reply:
+            return first_then(responses[0])(request)
+
+        with ServerThread(reply) as server:
+            port = server.base_url.rpartition(":")[2].partition("/")[0]
+            ask = f"CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\nHost: 127.0.0.1:{port}\\r\\n\\r\\n"
+            responses.append(
+                shell(f"exec 3<>/dev/tcp/127.0.0.1/13128; printf '{ask}' >&3; head -n 1 <&3 | cut -d ' ' -f 2")
+            )
+            where = (
+                f"--base_url={server.base_url}",
+                "--sandbox=bubblewrap",
+                f"--network_allow={rule}",
+                "--max_samples=1",
+                f"--run_name={name}",
+            )
+            assert folder.batch(*where).code == 0
+            assert json.loads(results(server.bodies)[0])["output"].strip() == said
+    assert "--network_allow 'a.example:80' names a port" in refused(folder, "--network_allow=b.example,a.example:80")
+    assert "give --network or --network_allow, not both" in refused(folder, "--network_allow=b.example", "--network")
+    assert "the local sandbox can't keep" in refused(folder, "--network_allow=b.example", "--sandbox=local")
+
+
 @option("sandbox_disk")
 def _sandbox_disk(folder: BatchFolder) -> None:
     fill = first_then(shell("head -c 15000000 /dev/zero >large; ls"))

@@ -731,6 +731,27 @@ def _network(folder: JobFolder) -> None:
             assert json.loads(tool_results(server.bodies)[0])["output"].strip() == said
 
 
+@option("network_allow")
+def _network_allow(folder: JobFolder) -> None:
+    folder.write_rows(["one"])
+    for name, rule, said in (("listed", "127.0.0.1", "200"), ("other", "10.0.0.0/8,files.example", "403")):
+        responses: list[Reply] = []
+
+        def reply(request: RecordedRequest, responses: list[Reply] = responses) -> Reply:
+            return first(responses[0])(request)
+
+        with ServerThread(reply) as server:
+            port = server.base_url.rpartition(":")[2].partition("/")[0]
+            ask = f"CONNECT 127.0.0.1:{port} HTTP/1.1\\r\\nHost: 127.0.0.1:{port}\\r\\n\\r\\n"
+            responses.append(
+                shell(f"exec 3<>/dev/tcp/127.0.0.1/13128; printf '{ask}' >&3; head -n 1 <&3 | cut -d ' ' -f 2")
+            )
+            where = (f"--base_url={server.base_url}", f"--network_allow={rule}", "--toolsets=terminal")
+            assert spawn(folder, *where, f"--job_name={name}").code == 0
+            assert json.loads(tool_results(server.bodies)[0])["output"].strip() == said
+    assert "names a port" in refused(folder, "--model=simulated", "--toolsets=terminal", "--network_allow=a.example:80")
+
+
 @option("sequential_tools")
 def _sequential_tools(folder: JobFolder) -> None:
     folder.write_rows(["one"])

@@ -168,6 +168,7 @@ def sandbox_limits(options: SandboxSettings) -> SandboxLimits:
         disk=max(1, round(options.sandbox_disk * (1 << 30))),
         min_free=None if options.min_free is None else round(options.min_free * (1 << 30)),
         network=options.network,
+        network_allow=options.network_allow or (),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from manyhands.core.errors import UserError
 from manyhands.core.redaction import describe
 from manyhands.io.plugins import plugins
+from manyhands.network.rules import read_rules
 from manyhands.sandboxes.images.store import ImageStore
 from manyhands.sandboxes.protocol import SandboxBackend
 from manyhands.sandboxes.remote.driver import Driver
@@ -39,6 +40,8 @@ class Kind:
     """Gives the store in which images are looked up and to which they are pulled."""
     unpinned: bool = False
     """Whether it takes images without a store: the names that rows give are handed on as they are."""
+    limits_hosts: bool = False
+    """Whether commands reach nothing but what ``SandboxLimits.network_allow`` lists."""
     extra: str | None = None
     """The extra of this package that it needs."""
 
@@ -50,7 +53,7 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "bubblewrap": Kind(backend="manyhands.sandboxes.bubblewrap.backend:BubblewrapBackend"),
+        "bubblewrap": Kind(backend="manyhands.sandboxes.bubblewrap.backend:BubblewrapBackend", limits_hosts=True),
         "local": Kind(backend="manyhands.sandboxes.local:LocalBackend"),
     }
 )
@@ -71,6 +74,20 @@ def kind_named(name: str) -> Kind:
     except Exception as error:  # the boundary to a plug-in's own code, which may raise anything
         raise UserError(f"--sandbox {name}: the plug-in {entry.value} can't be used: {describe(error)}") from error
     return found if isinstance(found, Kind) else Kind(backend=lambda name, options: found())
+
+
+def check_network(name: str, kind: Kind, options: SandboxSettings) -> None:
+    """Raises UserError for hosts that can't be read, and where nothing would keep commands from all others."""
+    if options.network_allow is None:
+        return
+    if options.network:
+        raise UserError("give --network or --network_allow, not both")
+    read_rules(options.network_allow)
+    if not kind.limits_hosts:
+        able = ", ".join(name for name, each in KINDS.items() if each.limits_hosts)
+        raise UserError(
+            f"--network_allow: the {name} sandbox can't keep commands from other hosts (choose one of: {able})"
+        )
 
 
 def names() -> tuple[str, ...]:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import os
 
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
+
+LIMITLESS = "the local sandbox can't keep commands from any host, so it can't be given network_allow"
 
 
 class LocalBackend:
@@ -30,6 +34,8 @@ class LocalBackend:
 
     async def create(self, request: SandboxRequest) -> Sandbox:
         """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
+        if request.limits.network_allow and not request.limits.network:
+            raise ItemError(Cause.INVALID_INPUT, LIMITLESS)
         from manyhands.sandboxes.host_folders import make_sandbox  # here, because many items ask for no sandbox
 
         return await make_sandbox(request, control_groups=self._control_groups)

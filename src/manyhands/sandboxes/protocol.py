@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from manyhands.network.counts import HostCounts
 from manyhands.processes.children import ExecResult
 
 
@@ -55,6 +56,8 @@ class SandboxRequest:
     environment: Mapping[str, str] | None = None
     """Variables for commands, beside those that every sandbox has."""
     limits: SandboxLimits = SandboxLimits()
+    hosts: HostCounts | None = None
+    """Where to count the hosts that commands ask the egress proxy for."""
     project: Path | None = None
     """A folder of the host's that commands may read, see ``sandboxes.project``."""
     hidden: tuple[Path, ...] = ()

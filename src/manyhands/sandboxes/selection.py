@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from manyhands.core.errors import UserError
-from manyhands.sandboxes.kinds import AUTO, kind_named, on_host, part_of
+from manyhands.sandboxes.kinds import AUTO, check_network, kind_named, on_host, part_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
 from manyhands.sandboxes.settings import SandboxSettings
 
@@ -21,6 +21,8 @@ def choose_backend(name: str, options: SandboxSettings | None = None) -> Sandbox
     """
     chosen = _PLAIN if name == AUTO else name
     kind = kind_named(chosen)
+    if options is not None:
+        check_network(chosen, kind, options)
     if kind.backend is None:
         raise UserError(f"--sandbox {name}: its sandboxes are made of images: name one with --image")
     backend: SandboxBackend = part_of(name, kind.backend, options)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from manyhands.core.settings import (
     Checked,
     Flag,
+    OptionalList,
     OptionalText,
     Settings,
     Text,
@@ -75,6 +76,13 @@ class SandboxSettings(Settings):
         value="KIND",
     )
     network: Flag = setting(False, "Allow network access in the sandbox.", group=TOOLS, identity=True)
+    network_allow: OptionalList = setting(
+        None,
+        "Hosts that commands in the sandbox may reach by a proxy: HOST, *.HOST, addresses, blocks such as 10.1.0.0/16 (default: none).",
+        group=TOOLS,
+        identity=True,
+        value="HOST,…",
+    )
     sandbox_disk: Annotated[float, number(above=0)] = setting(
         8.0, "Maximum disk usage of one sandbox in GiB; see also --min_free.", group=TOOLS
     )

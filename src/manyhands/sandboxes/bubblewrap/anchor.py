@@ -60,6 +60,11 @@ class Anchor:
         """A file of the host's that commands must have open as descriptor ``launch.DOOR`` when they enter."""
         return f"/proc/{os.getpid()}/fd/{self._outer_user}"
 
+    @property
+    def outer_user(self) -> int:
+        """A descriptor of the user namespace that the sandbox's other namespaces belong to."""
+        return self._outer_user
+
     def command(self, command: Sequence[str]) -> list[str]:
         """The host's command that runs ``command`` inside, at the root, once the door is open."""
         return [*self._enter, *command]

@@ -6,7 +6,8 @@ little, and killing the process that is number 1 inside kills everything inside.
 
 The root is narrow: ``/usr`` and a handful of harmless files of ``/etc``, read-only; ``/workspace`` and ``/tmp``, which
 are folders of the sandbox; ``/proc`` and ``/dev``. Neither a home folder of the host nor any key is in reach, and there
-is no network unless the limits allow it. A project (``sandboxes.project``) is seen read-only at ``/project``.
+is no network unless the limits allow it, or name hosts: to these a proxy leads (``network.egress``). A project (``sandboxes.project``) is
+seen read-only at ``/project``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from pathlib import Path
 from manyhands.core.errors import ItemError, ManyhandsError
 from manyhands.core.failures import Cause
 from manyhands.io.files import make_private
+from manyhands.network.connecting import LookUp, look_up
+from manyhands.network.egress import Egress
+from manyhands.network.namespaces import proxy_variables
 from manyhands.processes.children import to_the_end
 from manyhands.sandboxes.base import CommandSandbox, made_ready, prepared
 from manyhands.sandboxes.bubblewrap.anchor import Anchor, start_anchor
@@ -59,7 +63,13 @@ _LANGUAGE = ("LANG", "LC_ALL")
 
 
 class BubblewrapBackend:
-    """Makes sandboxes by bubblewrap. ``request.image`` is ignored."""
+    """Makes sandboxes by bubblewrap. ``request.image`` is ignored.
+
+    ``look_up``: what finds the addresses of names that commands ask the egress proxy for.
+    """
+
+    def __init__(self, *, look_up: LookUp = look_up) -> None:
+        self._look_up = look_up
 
     @property
     def kind(self) -> str:
@@ -79,7 +89,7 @@ class BubblewrapBackend:
             request = replace(request, hidden=(*request.hidden, *found))
         directory, alias = start_directory(request.cwd, project)
         folder = await with_space(lambda: to_the_end(asyncio.to_thread(_make_folders, request, directory)))
-        launcher = _BubblewrapLauncher(request, folder, directory, alias, project)
+        launcher = _BubblewrapLauncher(request, folder, directory, alias, project, self._look_up)
         try:
             await prepared(launcher)
         except BaseException:
@@ -94,7 +104,13 @@ class BubblewrapBackend:
 
 class _BubblewrapLauncher:
     def __init__(
-        self, request: SandboxRequest, folder: Path, directory: str, alias: str | None, project: Path | None
+        self,
+        request: SandboxRequest,
+        folder: Path,
+        directory: str,
+        alias: str | None,
+        project: Path | None,
+        look_up: LookUp,
     ) -> None:
         self._request = request
         self._folder = folder
@@ -102,6 +118,9 @@ class _BubblewrapLauncher:
         self._project = project
         self._anchor: Anchor | None = None
         self._group: Group | None = None
+        limits = request.limits
+        proxied = bool(limits.network_allow) and not limits.network
+        self._egress = Egress(limits.network_allow, request.hosts, look_up=look_up) if proxied else None
         self._starting = asyncio.Lock()
         self._stopped = False
         self.kind = "bubblewrap"
@@ -114,7 +133,7 @@ class _BubblewrapLauncher:
         environment = launch.scrubbed_environment(request, home=WORKSPACE, path=search_path(), project=self.project)
         # What brings a command into the sandbox says nothing in any language: to read a locale takes such a program a quarter longer.
         self._language = {name: environment.pop(name) for name in _LANGUAGE if name in environment}
-        self.environment = environment
+        self.environment = {**environment, **(proxy_variables() if proxied else {})}
 
     async def prepare(self) -> bool:
         if self._anchor is not None and self._anchor.alive:
@@ -147,12 +166,16 @@ class _BubblewrapLauncher:
         async with self._starting:
             if self._anchor is not None:
                 await self._anchor.stop()
+            if self._egress is not None:
+                await self._egress.close()
 
     async def stop(self) -> None:
         async with self._starting:
             self._stopped = True
             if self._anchor is not None:
                 await self._anchor.stop()
+            if self._egress is not None:
+                await self._egress.close()
             if self._group is not None:
                 await asyncio.to_thread(self._remove_group, self._group)
                 self._group = None
@@ -175,6 +198,16 @@ class _BubblewrapLauncher:
         self._anchor = await start_anchor(bwrap, arguments, OWN_FILES, copies(limits.network), marked, user)
         if user is not None:
             await self._attach(self._anchor, shown, user)
+        if self._egress is not None:
+            await self._open_way_out(self._egress, self._anchor)
+
+    @staticmethod
+    async def _open_way_out(egress: Egress, anchor: Anchor) -> None:
+        try:
+            await egress.open(anchor.inner, anchor.outer_user)
+        except BaseException:
+            await anchor.stop()
+            raise
 
     async def _attach(self, anchor: Anchor, shown: list[Folder], user: User) -> None:
         try:
