@@ -22,7 +22,13 @@ NAVIGATION = {
         "docs/providers",
         "docs/README",
     ],
-    "Trajectories": ["docs/trajectories", "docs/tools", "docs/sandboxes", "docs/reference/trajectory-files"],
+    "Trajectories": [
+        "docs/trajectories",
+        "docs/tools",
+        "docs/sandboxes",
+        "docs/agents-on-a-repository",
+        "docs/reference/trajectory-files",
+    ],
     "CSV jobs": ["docs/csv-jobs", "docs/job-stages", "docs/job-workers", "docs/mcp", "docs/reference/job-tools"],
     "Evaluations": [
         "docs/evaluations",

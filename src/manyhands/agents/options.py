@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+from manyhands.agents.worlds.settings import RowWorldSettings, WorldSettings
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
 from manyhands.core.settings import (
@@ -16,7 +17,7 @@ from manyhands.core.settings import (
 )
 from manyhands.models.settings import ModelSettings
 from manyhands.runs.options import CONVERSATION, OUTPUT, SPEED, FileSettings, RunOptions, TerminalSettings, read_text
-from manyhands.sandboxes.settings import RowImageSettings, SandboxSettings
+from manyhands.sandboxes.settings import RowImageSettings
 from manyhands.tools.settings import ToolSettings
 
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
@@ -97,7 +98,9 @@ class ConversationSettings(FileSettings):
     )
 
 
-class AgentOptions(ConversationSettings, ModelSettings, RowImageSettings, SandboxSettings, ToolSettings, RunOptions):
+class AgentOptions(
+    ConversationSettings, ModelSettings, RowImageSettings, WorldSettings, RowWorldSettings, ToolSettings, RunOptions
+):
     """What can be set for agents, their model and the run that executes them."""
 
     executor: Literal["processes", "local"] = setting(

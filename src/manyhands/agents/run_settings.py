@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from manyhands.agents.task import AgentSettings
+from manyhands.agents.worlds.settings import WorldSettings
 from manyhands.core.clock import Clock
 from manyhands.core.digests import derive_seed
 from manyhands.core.errors import UserError
@@ -35,7 +36,6 @@ from manyhands.runs.making import kept_file
 from manyhands.runs.options import BudgetSettings, PriceSettings
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
-from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.tools.protocol import JOBS, ParentRun
 from manyhands.tools.toolsets import Toolset
 
@@ -162,9 +162,11 @@ def check_tool_choice(options: CallSettings, tools: Collection[str]) -> None:
         raise UserError(f"--tool_choice: no toolset has the tool {choice}{suggestion(choice, tools)}")
 
 
-def sandbox_limits(options: SandboxSettings) -> SandboxLimits:
+def sandbox_limits(options: WorldSettings) -> SandboxLimits:
     """The bounds of an agent's sandbox, from a run's settings."""
     return SandboxLimits(
+        memory=SandboxLimits().memory if options.memory is None else round(options.memory * (1 << 30)),
+        cpus=options.cpus,
         disk=max(1, round(options.sandbox_disk * (1 << 30))),
         min_free=None if options.min_free is None else round(options.min_free * (1 << 30)),
         network=options.network,

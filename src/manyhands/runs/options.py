@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MODEL = "Model and provider"
 CONVERSATION = "Conversation"
 TOOLS = "Tools and sandbox"
+WORLD = "Files for agents"
 SPEED = "Concurrency"
 LIMITS = "Limits"
 RESUME = "Resume"
@@ -208,7 +209,7 @@ class ResumeSettings(FileSettings):
 class RunOptions(BudgetSettings):
     """What can be set for every run. A workload's own settings are a subclass."""
 
-    headings: ClassVar[tuple[str, ...]] = (MODEL, CONVERSATION, TOOLS, SPEED, LIMITS, RESUME, OUTPUT)
+    headings: ClassVar[tuple[str, ...]] = (MODEL, CONVERSATION, TOOLS, WORLD, SPEED, LIMITS, RESUME, OUTPUT)
     paths: ClassVar[tuple[str, ...]] = ("data_dir",)
 
     max_attempts: Annotated[int | None, optional_whole(1)] = setting(

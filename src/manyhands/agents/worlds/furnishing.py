@@ -10,32 +10,36 @@ import io
 import posixpath
 import re
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.agents.worlds.recorded_commands import MAX_OUTPUT, CommandRecord, must_succeed, recorded_command
-from manyhands.agents.worlds.settings import ENVIRONMENT, WorldSettings, environment_of
-from manyhands.agents.worlds.templates import packed_template
+from manyhands.agents.worlds.settings import ENVIRONMENT, RowWorldSettings, WorldSettings, environment_of
+from manyhands.agents.worlds.templates import packed_template, read_template
 from manyhands.agents.worlds.world import World
 from manyhands.core.digests import digest
-from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.errors import ItemError, ToolError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, line, loads
 from manyhands.core.redaction import protect
 from manyhands.engine.contract import Context, Effect
 from manyhands.io.locations import Location
 from manyhands.processes.templates import CommandTemplate
+from manyhands.sandboxes.kinds import AUTO
 from manyhands.sandboxes.project import PROJECT, WORKSPACE_VARIABLE, project_note
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 
+OptionsT = TypeVar("OptionsT", bound=WorldSettings)
 FURNISH = "furnish"
 """The kind of the step that copies files into a world."""
 SETUP, COLLECT = "setup", "collect"
 """Scopes of the steps before and after a conversation."""
 _FIELD = re.compile(r"(?<!\$)\{([A-Z][A-Z0-9_]*)\}|\{([a-z][a-z0-9_]*)\}")
-_LOCAL = "local"
+_LOCAL, _PLAIN = "local", "bubblewrap"
+"""Kinds of sandboxes: without protection, and what ``auto`` is for items without an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +251,53 @@ def check_commands(options: WorldSettings, fields: Iterable[str]) -> None:
         used = [each for each in fields_named(command) if each in known]
         if used:
             CommandTemplate.parse(command, Location(f"--{name}"), used)
+
+
+def check_world(options: WorldSettings, rows: RowWorldSettings | None = None, *, images: bool = False) -> None:
+    """Raises UserError for what the kind of sandbox can't give. ``images``: whether there are items with an image."""
+    if images and options.sandbox == AUTO:
+        return
+    name = _PLAIN if options.sandbox == AUTO else options.sandbox
+    if name not in (_LOCAL, _PLAIN):
+        return
+    given = [f"--{each}" for each in ("user", "cpus") if getattr(options, each) is not None]
+    if rows is not None:
+        given += [f"--{each}" for each in ("user_field", "cpus_field") if getattr(rows, each) is not None]
+    if given:
+        raise UserError(f"{given[0]}: only containers can do that, and {name} sandboxes are none")
+
+
+def with_template(options: OptionsT, recorded: OptionsT | None, notice: Callable[[str], None]) -> OptionsT:
+    """The settings with what identifies their template as it is now. ``recorded``: those of a run that is continued, of which is said
+    that the template changed or is gone; no item that has not begun can do without it. Raises UserError for one that can't be used."""
+    if options.workspace is None:
+        return options.changed({"workspace_digest": None})
+    if recorded is not None and not Path(options.workspace).is_dir():
+        notice(f"--workspace: there is no folder {options.workspace} any more; items that have not begun can't")
+        return options
+    template = read_template(options.workspace)
+    if (
+        recorded is not None
+        and recorded.workspace == options.workspace
+        and recorded.workspace_digest != template.digest
+    ):
+        notice(
+            f"{template.folder} changed since the run was made; items that have begun and not ended begin afresh, or with "
+            "--on_divergence=stop end the run"
+        )
+    if template.skipped:
+        more = ", …" if len(template.skipped) > 3 else ""
+        notice(f"{template.folder}: sockets, pipes and devices are not copied: {', '.join(template.skipped[:3])}{more}")
+    return options.changed({"workspace": str(template.folder), "workspace_digest": template.digest})
+
+
+def limit_notices(limits: SandboxLimits, most_memory: int, most_cpus: float) -> Iterator[str]:
+    """What to say of rows that ask for more than their run allows. ``most_memory``: bytes."""
+    if most_memory > limits.memory:
+        asked, allowed = most_memory / (1 << 30), limits.memory / (1 << 30)
+        yield f"rows ask for up to {asked:g} GiB of memory; each gets at most {allowed:g}, --memory allows more"
+    if limits.cpus is not None and most_cpus > limits.cpus:
+        yield f"rows ask for up to {most_cpus:g} processors; each gets at most {limits.cpus:g}, --cpus allows more"
 
 
 def as_word(value: Json) -> str:

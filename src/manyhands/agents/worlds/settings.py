@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, Self
 
 from manyhands.core.errors import UserError
 from manyhands.core.redaction import protect, secrets_of
 from manyhands.core.settings import Checked, OptionalPath, OptionalText, Settings, number, optional_number, setting
-from manyhands.runs.options import FileSettings
+from manyhands.runs.options import WORLD, FileSettings, absolute
 from manyhands.sandboxes.settings import SandboxSettings
 
-WORLD = "Files for agents"
 MAX_VARIABLES = 200
 MAX_VALUE = 32_000
 """Characters of a variable's value."""
@@ -62,8 +61,6 @@ Variables = Annotated[tuple[str, ...] | None, Checked(_variables)]
 
 class WorldSettings(SandboxSettings, FileSettings):
     """Where agents' tools run, what they find there, and what is taken from there in the end."""
-
-    paths: ClassVar[tuple[str, ...]] = ("workspace",)
 
     workspace: OptionalPath = setting(
         None,
@@ -123,6 +120,10 @@ class WorldSettings(SandboxSettings, FileSettings):
     memory: Annotated[float | None, optional_number(0.0625)] = setting(
         None, "Maximum memory of one sandbox in GiB (default: 4).", group=WORLD
     )
+
+    def resolved(self) -> Self:
+        made = super().resolved()
+        return made if made.workspace is None else made.changed({"workspace": absolute(made.workspace)})
 
 
 class RowWorldSettings(Settings):

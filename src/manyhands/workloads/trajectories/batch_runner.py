@@ -82,6 +82,23 @@ class BatchKeywords(TypedDict, total=False):
     """Functions, or where they are, as ``--tools`` has it. One that other processes can't import needs ``executor="local"``."""
     sequential_tools: bool | None
     keep_workspaces: bool | None
+    workspace: str | os.PathLike[str] | None
+    project: str | os.PathLike[str] | None
+    setup: str | None
+    collect: str | None
+    setup_timeout: float | None
+    container_env: Sequence[str] | Mapping[str, str | None] | None
+    user: str | None
+    cwd: str | None
+    cpus: float | None
+    memory: float | None
+    files_field: str | None
+    setup_field: str | None
+    env_field: str | None
+    user_field: str | None
+    cpus_field: str | None
+    memory_field: str | None
+    network_field: str | None
     reasoning_effort: str | None
     reasoning_disabled: bool | None
     implied_think: bool | None

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.core.digests import digest
 from manyhands.core.jsonio import Json, line
 from manyhands.core.messages import Message
@@ -61,6 +62,10 @@ class PromptItem:
     """As in ``dataset.rows.Row``."""
     messages: Sequence[Message] = ()
     """As in ``dataset.rows.Row``."""
+    world: dict[str, Any] = field(default_factory=dict)
+    """As in ``dataset.rows.Row``, in JSON."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """As in ``dataset.rows.Row``."""
 
     @classmethod
     def of(cls, item: Item) -> PromptItem:
@@ -80,7 +85,14 @@ class PromptItem:
             row.source,
             row.system,
             list(row.messages),
+            row.world.to_json(),
+            row.fields,
         )
+
+    @property
+    def item_world(self) -> ItemWorld:
+        """Where the item is executed."""
+        return ItemWorld.from_json({**self.world, "image": self.image, "cwd": self.cwd})
 
     @property
     def has_chat(self) -> bool:
@@ -91,12 +103,13 @@ class PromptItem:
     def asks_for(self) -> tuple[Any, ...]:
         """What decides how the item is executed."""
         plain = (self.prompt.strip() if isinstance(self.prompt, str) else self.prompt, self.image, self.cwd)
-        return (*plain, self.system, self.messages) if self.has_chat else plain
+        asked = (*plain, self.system, self.messages) if self.has_chat else plain
+        return (*asked, self.world, self.fields) if self.world or self.fields else asked
 
     def to_json(self) -> dict[str, Any]:
         """The payload; what is absent is left out."""
         values: dict[str, Any] = {"prompt": self.prompt, "prompt_index": self.prompt_index}
-        for name in ("sample", "image", "cwd", "id", "line", "source", "system", "messages"):
+        for name in ("sample", "image", "cwd", "id", "line", "source", "system", "messages", "world", "fields"):
             if value := getattr(self, name):
                 values[name] = value
         return values

@@ -17,11 +17,21 @@ from manyhands.agents.run_settings import (
     check_tool_choice,
     headers_for,
     key_secrets,
+    sandbox_limits,
     usable_keys,
     warn_of_budget,
     with_endpoint,
 )
 from manyhands.agents.toolbox import RunTools, changed_functions, with_functions
+from manyhands.agents.worlds.furnishing import (
+    as_secret,
+    check_commands,
+    check_world,
+    limit_notices,
+    with_template,
+)
+from manyhands.agents.worlds.settings import looked_up
+from manyhands.agents.worlds.templates import check_apart
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import are, counted
@@ -117,8 +127,10 @@ async def _made(
     secrets = _secrets(options, environ)
     check_prices(options)
     _warn(options, notice)
+    options = with_template(options, None, notice)
     prepared = await prepare(options, plan_images=partial(_planned_images, options, notice))
     check_tool_choice(options, prepared.tools)
+    _check_worlds(prepared, folder, notice)
     _dataset_notices(prepared, notice)
     kept = set_aside(folder) if adopt else None
     opened = Opened(folder, _workload(prepared, folder, secrets))
@@ -176,6 +188,8 @@ async def _continued(
         prepared = _with_functions_now(prepared, recorded, notice)
     counts_tags = recorded.counts_tags or options.tags_in_values != "keep"
     prepared = replace(prepared, counts_tags=counts_tags)
+    prepared = replace(prepared, options=with_template(options, recorded.options, notice))
+    _check_worlds(prepared, folder, notice)
     keep_files(options, folder)
     workload = _workload(prepared, folder, secrets)
     return Opened(
@@ -247,7 +261,18 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
     secrets: dict[str, str] = {}
     for name, model in called.items():
         secrets |= key_secrets(name, usable_keys(model, environ)) | as_secrets(headers_for(model, environ), name)
-    return secrets
+    return secrets | as_secret(looked_up(options, environ))
+
+
+def _check_worlds(prepared: Prepared, folder: Path, notice: Notice) -> None:
+    """Raises UserError for what the items' sandboxes can't be given."""
+    options = prepared.options
+    check_world(options, options, images=prepared.images > 0 or options.image is not None)
+    check_commands(options, prepared.command_fields)
+    if options.workspace is not None:
+        check_apart(Path(options.workspace), folder)
+    for line in limit_notices(sandbox_limits(options), prepared.most_memory, prepared.most_cpus):
+        notice(line)
 
 
 def _checks(options: BatchSpec) -> GradeFile | None:

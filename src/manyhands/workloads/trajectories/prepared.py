@@ -57,6 +57,12 @@ class Prepared:
     """Whether lines say how many tags were escaped in them; those of older runs do not."""
     own_messages: int = 0
     """Rows whose conversation begins with messages of theirs."""
+    command_fields: tuple[str, ...] = ()
+    """Fields that commands name and at least one row has."""
+    most_memory: int = 0
+    """The most memory that a row asks for, in bytes."""
+    most_cpus: float = 0.0
+    """The most processors."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -95,7 +101,12 @@ class Prepared:
             "built_in": list(self.built_in),
             "own_systems": self.own_systems,
             "own_messages": self.own_messages,
+            **self._worlds(),
         }
+
+    def _worlds(self) -> dict[str, Any]:
+        names = ("command_fields", "most_memory", "most_cpus")
+        return {name: list(value) if name == names[0] else value for name in names if (value := getattr(self, name))}
 
     @classmethod
     def from_json(cls, value: dict[str, Any], data_dir: Path) -> Prepared:
@@ -123,6 +134,9 @@ class Prepared:
             own_systems=value.get("own_systems", 0),
             own_messages=value.get("own_messages", 0),
             counts_tags=value.get("counts_tags", False),
+            command_fields=tuple(value.get("command_fields", ())),
+            most_memory=value.get("most_memory", 0),
+            most_cpus=value.get("most_cpus", 0.0),
         )
 
 
@@ -172,6 +186,9 @@ async def prepare(
             pins=recorded.pins,
             own_systems=recorded.own_systems,
             own_messages=recorded.own_messages,
+            command_fields=recorded.command_fields,
+            most_memory=recorded.most_memory,
+            most_cpus=recorded.most_cpus,
         )
     scanned, pins = await _scanned(options, prepared, plan_images)
     return replace(
@@ -183,6 +200,9 @@ async def prepare(
         images=scanned.images.count(),
         own_systems=scanned.own_systems,
         own_messages=scanned.own_messages,
+        command_fields=tuple(sorted(scanned.command_fields)),
+        most_memory=scanned.most_memory,
+        most_cpus=scanned.most_cpus,
     )
 
 

@@ -6,9 +6,11 @@ Names and defaults of those that the original batch runner has are its own.
 from __future__ import annotations
 
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from manyhands.agents.options import AgentOptions, AgentTerminalSettings
+from manyhands.agents.worlds.furnishing import fields_named
+from manyhands.agents.worlds.row_fields import RowFields
 from manyhands.core.settings import (
     Checked,
     Flag,
@@ -31,11 +33,13 @@ from manyhands.runs.options import (
     RESUME,
     SPEED,
     TOOLS,
+    WORLD,
     ResumeSettings,
     ViewSettings,
     check_run_name,
 )
 from manyhands.sandboxes.images.templates import RowImages
+from manyhands.sandboxes.project import checked_project
 
 if TYPE_CHECKING:
     from manyhands.workloads.trajectories.dataset.rows import HowRead
@@ -63,7 +67,7 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
     """Everything that can be set for a trajectory batch. ``BatchSpec.make`` gives clear messages, ``resolved`` reads the
     files that are named."""
 
-    headings = (REQUIRED, TABLE, TOOLS, MODEL, CONVERSATION, SPEED, SAMPLES, GRADING, RESUME, OUTPUT, LIMITS)
+    headings = (REQUIRED, TABLE, TOOLS, WORLD, MODEL, CONVERSATION, SPEED, SAMPLES, GRADING, RESUME, OUTPUT, LIMITS)
     contents: ClassVar = {
         "system_template": ("system_template_text", _load_template),
         "grade": ("grade_checks", _load_checks),
@@ -208,7 +212,15 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
             "split": self.split,
             "reading": self.reading,
             "row_images": RowImages.of(self.image_field, self.image_template),
+            "world": RowFields.of(self),
+            "command_fields": tuple(fields_named(self.setup, self.collect)),
         }
+
+    def resolved(self) -> Self:
+        made = super().resolved()
+        if made.project is None:
+            return made
+        return made.changed({"project": str(checked_project(made.project, sandbox=made.sandbox))})
 
     @property
     def run_folder(self) -> FilePath:

@@ -17,15 +17,20 @@ from manyhands.agents.run_settings import (
     item_seed,
     keys_in,
     model_of,
+    own_folders,
     parent_run,
     sandbox_limits,
     seeded,
     standard_toolsets,
 )
-from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
+from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask, moment
 from manyhands.agents.toolbox import RunTools, Toolbox
 from manyhands.agents.trajectory import describe_step, fold
+from manyhands.agents.worlds.furnishing import Furnished, Furnishing, world_name
+from manyhands.agents.worlds.recorded_commands import CommandRecord
 from manyhands.agents.worlds.world import World
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import GRADE, ItemState, Outcome, OutputLine, StopReason
 from manyhands.core.usage import Usage
@@ -124,6 +129,7 @@ class TrajectoryWorkload(Workload):
         self._run_tools: RunTools | None = None
         self._grader: TrajectoryGrader | None = None
         self._agent: Agent = run_agent
+        self._furnishing = Furnishing()
         self._run_id = ""
         self.adoption = Adoption()
 
@@ -172,6 +178,9 @@ class TrajectoryWorkload(Workload):
             )
             self._run_id = run_id_of(self._folder)
             self._agent = load_agent(self._options.agent)
+            self._furnishing = Furnishing.of(
+                self._options, sandbox_limits(self._options), self._secrets, hidden=own_folders(self._folder)
+            )
             if not replay:
                 self._backend = await stack.enter_async_context(
                     opened_backend(self._options, self._prepared.pins, self._folder)
@@ -211,10 +220,12 @@ class TrajectoryWorkload(Workload):
         began = await self._moment(context, "began")
         toolsets = draw(self._prepared.distribution, lambda: context.random("toolsets"))
         toolbox = self._opened_tools.toolbox(toolsets)
-        task = self._task(payload)
-        result = await self._converse(context, payload, task, toolsets, toolbox)
+        task = self._task(payload, toolbox)
+        result, collected = await self._converse(context, payload, task, toolsets, toolbox)
         times = {"began": began, "finished": await self._moment(context, "finished")}
         setup = self._setup(payload, task, toolsets, toolbox)
+        if collected is not None:
+            setup["collected"] = {"output": collected.output, "problem": collected.problem}
         return await self._outcome(context, payload, setup, toolbox, result, times)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
@@ -251,12 +262,17 @@ class TrajectoryWorkload(Workload):
             **({"own_system": True} if payload.system is not None else {}),
         }
 
-    def _task(self, payload: PromptItem) -> AgentTask:
-        """The row's system prompt takes the place of this program's own; what is ephemeral stands behind either."""
+    def _task(self, payload: PromptItem, toolbox: Toolbox) -> AgentTask:
+        """The row's system prompt takes the place of this program's own, and of what that says of the workspace; what is ephemeral stands
+        behind either."""
         options = self._options
+        system: Sequence[str] | None = None if payload.system is None else (payload.system,)
+        if system is None and toolbox.changes_world:
+            note = self._furnishing.note(files=bool(payload.world.get("files")))
+            system = None if note is None else (BASE_PROMPT, TOOLS_PROMPT, note)
         return AgentTask(
             payload.prompt,
-            system=None if payload.system is None else (payload.system,),
+            system=system,
             ephemeral=options.ephemeral_system_prompt,
             prefill=cast(Sequence[Message], options.prefill_messages or ()),
             messages=_as_given(payload.messages),
@@ -264,19 +280,20 @@ class TrajectoryWorkload(Workload):
 
     async def _converse(
         self, context: Context, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox
-    ) -> AgentResult:
+    ) -> tuple[AgentResult, CommandRecord | None]:
         options = self._options
+        furnished, name = self._furnished(payload), world_name(self._run_id, context)
 
         def request() -> SandboxRequest:
-            limits, mark = sandbox_limits(options), process_mark(self._run_id)
-            return SandboxRequest(context.workspace, mark, payload.image, payload.cwd, limits=limits)
+            return furnished.request(context.workspace, process_mark(self._run_id), name)
 
         parent = self._parent(context, toolsets)
         async with World(context, self._backend or NeverCalled(), request) as world:
+            await furnished.prepare(context, world)
             environment = ToolEnvironment(
                 world.sandbox, context.clock, options.tool_timeout, MAX_TOOL_OUTPUT, parent=parent
             )
-            return await self._agent(
+            result = await self._agent(
                 context,
                 task,
                 model=self._model or NeverCalled(),
@@ -285,6 +302,13 @@ class TrajectoryWorkload(Workload):
                 settings=seeded(self._settings, options, context),
                 world=world,
             )
+            return result, await furnished.collect(context, world)
+
+    def _furnished(self, payload: PromptItem) -> Furnished:
+        for name in self._prepared.command_fields:
+            if name not in payload.fields:
+                raise ItemError(Cause.INVALID_INPUT, f"the row has no field {name!r}, which a command of the run names")
+        return self._furnishing.for_item(payload.item_world, payload.fields)
 
     def _parent(self, context: Context, toolsets: Sequence[str]) -> ParentRun:
         inherited = {**self.spec["options"], "toolsets": standard_toolsets(toolsets, self._prepared.toolsets)}
@@ -385,6 +409,7 @@ class TrajectoryWorkload(Workload):
             system_prompt=record.get("system_prompt"),
             system_template=template_name(self._options.system_template_text),
             given=self._given(payload),
+            collected=record.get("collected"),
         )
         return batch_file(payload.prompt_index, self._options.batch_size), entry.line()
 

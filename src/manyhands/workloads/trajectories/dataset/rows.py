@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+from manyhands.agents.worlds.item_world import ItemWorld
+from manyhands.agents.worlds.row_fields import RowFields
 from manyhands.core.digests import content_key, digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, kind_of
@@ -62,14 +64,23 @@ class Row:
     """The row's own system prompt."""
     messages: tuple[Message, ...] = ()
     """The conversation up to where the model goes on, the prompt included, where there is more than that."""
+    world: ItemWorld = field(default_factory=ItemWorld)
+    """What the fields say that the person named for it."""
+    fields: dict[str, Json] = field(default_factory=dict)
+    """Those that commands of the run name."""
 
     def content(self) -> dict[str, Any]:
-        """What it asks for: its prompt, image and cwd, and its own system prompt and messages if it has any."""
+        """What it asks for: its prompt, image and cwd, and if it has any, its own system prompt and messages, what else it says of its
+        world, and the fields that commands name."""
         content: dict[str, Any] = {"prompt": self.prompt, "image": self.image, "cwd": self.cwd}
         if self.system is not None:
             content["system"] = self.system
         if self.messages:
             content["messages"] = list(self.messages)
+        if world := self.world.to_json():
+            content["world"] = world
+        if self.fields:
+            content["fields"] = self.fields
         return content
 
 
@@ -115,6 +126,14 @@ class DatasetScan:
     """Rows that bring a system prompt."""
     own_messages: int = 0
     """Rows that bring messages."""
+    command_fields: set[str] = field(default_factory=set)
+    """Fields that commands name and at least one row has."""
+    most_memory: int = 0
+    """The most memory that a row asks for, in bytes."""
+    most_cpus: float = 0.0
+    """The most processors."""
+    asked: set[str] = field(default_factory=set)
+    """The attributes of ``ItemWorld`` that at least one row has."""
     fields: SourceFieldsBuilder = field(default_factory=SourceFieldsBuilder)
     """The fields that this program does not know."""
 
@@ -129,6 +148,10 @@ class DatasetScan:
         self.images.add(row.image, row.line)
         self.own_systems += row.system is not None
         self.own_messages += bool(row.messages)
+        self.command_fields.update(row.fields)
+        self.most_memory = max(self.most_memory, row.world.memory or 0)
+        self.most_cpus = max(self.most_cpus, row.world.cpus or 0.0)
+        self.asked.update(row.world.to_json())
         self.fields.add(row.source)
 
 
@@ -151,6 +174,10 @@ class HowRead(TypedDict, total=False):
     """Where rows name their images; by default in ``image``, else in ``docker_image``."""
     missing_images: Collection[str]
     """Images that do not exist: rows that name one are bad."""
+    world: RowFields
+    """The fields that say something about an item's world."""
+    command_fields: tuple[str, ...]
+    """The fields that commands of the run name."""
 
 
 def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow]:
@@ -169,6 +196,8 @@ def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow
         with_chat=how.get("with_chat", True),
         images=how.get("row_images", RowImages()),
         missing_images=frozenset(how.get("missing_images", ())),
+        world=how.get("world", RowFields()),
+        commands=how.get("command_fields", ()),
     )
     records = open_records(Path(path), fields.prompt, how.get("split"), **how.get("reading", {}))
     return _rows(records, fields, how.get("max_samples"))
@@ -186,6 +215,8 @@ def scan(path: Path | str, **how: Unpack[HowRead]) -> DatasetScan:
         raise _nothing_usable(path, found.bad_rows[:1], how)
     if (column := how.get("system_column")) and not found.own_systems:
         raise UserError(f'{path}: no row has a system prompt in "{column}", which --system_column names')
+    for option, column in how.get("world", RowFields()).lacking(found.asked):
+        raise UserError(f'{path}: no row has anything in "{column}", which --{option} names')
     return found
 
 
@@ -252,13 +283,15 @@ class _Fields:
     with_chat: bool
     images: RowImages
     missing_images: frozenset[str]
+    world: RowFields
+    commands: tuple[str, ...]
 
     @property
     def known(self) -> frozenset[str]:
         plain = PLAIN_FIELDS - set(FIELDS) | set(self.images.fields)
         if not self.with_chat:
             return plain
-        return plain - {PROMPT} | set(CHAT_FIELDS) - {SYSTEM} | {self.prompt, self.system}
+        return plain - {PROMPT} | set(CHAT_FIELDS) - {SYSTEM} | {self.prompt, self.system} | self.world.names
 
     def image(self, value: dict[str, Any]) -> str | None:
         """The image that a row names."""
@@ -335,7 +368,16 @@ def _parse(number: int, value: Json, fields: _Fields) -> Row:
         source={name: part for name, part in value.items() if name not in known},
         system=chat.system,
         messages=messages,
+        world=_world(value, fields.world),
+        fields={name: value[name] for name in fields.commands if name in value},
     )
+
+
+def _world(value: dict[str, Any], fields: RowFields) -> ItemWorld:
+    try:
+        return fields.read(value)
+    except ValueError as error:
+        raise _Invalid(str(error)) from None
 
 
 def _beginning(value: dict[str, Any], chat: Chat, column: str) -> tuple[Prompt, tuple[Message, ...]]:

@@ -86,6 +86,8 @@ class Entry:
     """The wording of the saved one."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """What the row gave besides its prompt."""
+    collected: Mapping[str, Any] | None = None
+    """What the run's command gave at the end: ``output`` and ``problem``; None if there was none."""
 
     def to_json(self) -> dict[str, Any]:
         """The entry with the original's keys in its order; what is added is inside ``metadata``, after the original's three."""
@@ -145,6 +147,7 @@ class Entry:
             "system_prompt": system_digest(self.system_prompt),
             "system_template": self.system_template,
             "given": _text(self.given),
+            **collected_members(self.collected),
             "adopted": False,
             "other_fields": "{}",
             "source": _text(self.source),
@@ -163,6 +166,12 @@ class Entry:
 
 def _text(value: Mapping[str, Any] | None) -> str:
     return line(dict(value)) if value else "{}"
+
+
+def collected_members(collected: Mapping[str, Any] | None) -> dict[str, str]:
+    """What was collected, as lines have it."""
+    found = collected or {}
+    return {"collected": found.get("output") or "", "collected_problem": found.get("problem") or ""}
 
 
 NOT_GRADED: Mapping[str, Any] = {"score": NO_SCORE, "verdict": "", "scores": {}}

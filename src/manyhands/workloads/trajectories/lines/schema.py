@@ -124,6 +124,16 @@ METADATA = Object(
             "JSON text",
             "what the row gave besides its prompt: `system`, and `turns`, how many turns behind the system turn are the row's",
         ),
+        Field(
+            "collected",
+            "text",
+            "what the command of [`--collect`](../agents-on-a-repository.md#what-is-collected) printed; empty if there was none",
+        ),
+        Field(
+            "collected_problem",
+            "text",
+            "why that is not to be relied on, such as `exit code 1`; empty if all went well",
+        ),
         Field("adopted", "true or false", "whether the original program made it"),
         Field("other_fields", "JSON text", "what an adopted line had that has no field here, `metadata` among it"),
         Field("source", "JSON text", "the row's other fields, as they are in the dataset"),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, WithJsonSchema, create_model
 
 from manyhands.agents.options import ConversationSettings
+from manyhands.agents.worlds.settings import WorldSettings
 from manyhands.core.settings import (
     Checked,
     OptionalList,
@@ -27,7 +28,6 @@ from manyhands.models.headers import Header
 from manyhands.models.openai.errors import MAX_STATUS, MIN_STATUS, Retries
 from manyhands.models.settings import ModelSettings
 from manyhands.runs.options import CONVERSATION, MODEL, TOOLS, PriceSettings, RunOptions
-from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.tools.settings import ToolSettings
 from manyhands.workloads.evals.evalfile.keys import DEPRECATED
 from manyhands.workloads.evals.targets.keys import TargetBlock
@@ -59,7 +59,7 @@ RETRYING = (
 """Settings of models that say how failed calls are retried."""
 
 
-class AgentTargetOptions(ConversationSettings, ModelSettings, SandboxSettings, ToolSettings, PriceSettings):
+class AgentTargetOptions(ConversationSettings, ModelSettings, WorldSettings, ToolSettings, PriceSettings):
     """What can be set for the built-in agent, or a model, as a target."""
 
     headings: ClassVar[tuple[str, ...]] = RunOptions.headings
