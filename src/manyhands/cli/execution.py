@@ -21,7 +21,7 @@ from manyhands.processes.event_loop import on_stop_signals, run_on_loop
 from manyhands.processes.fork_server import ForkServer
 from manyhands.runs.execution import Controls, RunResult, execute_run, forks_for
 from manyhands.runs.making import Opened
-from manyhands.runs.progress import Progress
+from manyhands.runs.progress import Progress, image_text
 
 if TYPE_CHECKING:
     from manyhands.cli.styled import Bar
@@ -198,4 +198,6 @@ def details(progress: Progress, failed: str = ItemState.FAILED, graded: int = 0)
         parts.append(f"${usage.cost:.4f}")
     if usage.simulated_calls:
         parts.append("simulated model")
+    if progress.images and (progress.images["pulling"] or progress.images["failed"]):
+        parts.append(image_text(progress.images))
     return ", ".join(parts)

@@ -11,6 +11,7 @@ from manyhands.cli.plain import add_run, parser
 from manyhands.core.text import json_text
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import open_reader
+from manyhands.runs.progress import image_text
 from manyhands.runs.summaries import RunStatus, run_status
 
 WATCH_SECONDS = 1.0
@@ -49,6 +50,8 @@ def _show(reader: JournalReader, as_json: bool) -> None:
     print_ledger(console, status)
     if status["figures"]:
         console.print(", ".join(f"{each['label']} {each['text']}" for each in status["figures"]))
+    if status["images"]:
+        console.print(image_text(status["images"]))
     print_replicas(console, status["replicas"])
     print_usage(console, status)
 
@@ -74,7 +77,8 @@ def _watch(reader: JournalReader, as_json: bool) -> int:
 def _one_line(status: RunStatus) -> str:
     ledger = status["ledger"]
     ended = ledger["items"] - ledger["pending"]
+    images = f", {image_text(status['images'])}" if status["images"] and status["images"]["pulling"] else ""
     return (
         f"{status['run']}: {status['state']}, {ended} of {ledger['items']} ended, {status['running']} running, "
-        f"{ledger['failed']} failed, {status['usage']['total_tokens']:,} tokens, ${status['usage']['cost']:.4f}   "
+        f"{ledger['failed']} failed, {status['usage']['total_tokens']:,} tokens, ${status['usage']['cost']:.4f}{images}   "
     )

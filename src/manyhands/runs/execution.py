@@ -34,7 +34,7 @@ from manyhands.processes.strays import kill_strays, remove_asides
 from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.ledger import LIMIT, REMOVED, REPLICAS, Ledger, Summary, ledger_of, left_to_do, summarise
 from manyhands.runs.making import Opened, plan, protect_secrets
-from manyhands.runs.progress import Notes, Notice, Progress
+from manyhands.runs.progress import Notes, Notice, Progress, image_progress
 from manyhands.runs.registry import workload_target
 from manyhands.runs.steering.control import ControlServer, Message
 from manyhands.runs.steering.owner import Steering
@@ -362,12 +362,13 @@ class _Session:
         )
 
     def _progress(self, engine: Scheduler) -> Callable[[], Progress]:
-        reader, began = self._store.reader, self._clock.monotonic()
+        reader, folder, began = self._store.reader, self._store.folder, self._clock.monotonic()
         before = Progress(reader.counts(), Usage(), 0, 0.0, 0).finished
 
         def progress() -> Progress:
             seconds = self._clock.monotonic() - began
-            return Progress(reader.counts(), reader.usage(), engine.in_flight, seconds, before, engine.waits())
+            images = image_progress(folder)
+            return Progress(reader.counts(), reader.usage(), engine.in_flight, seconds, before, engine.waits(), images)
 
         return progress
 

@@ -22,6 +22,7 @@ from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader, RecordedOrder
 from manyhands.io.json_files import read_object
 from manyhands.runs.ledger import REPLICAS, Summary, left_to_do, summarise, timestamp
+from manyhands.runs.progress import ImageProgress, image_progress
 from manyhands.runs.registry import summarizer_target
 from manyhands.runs.steering.changes import order_text
 
@@ -96,6 +97,8 @@ class RunStatus(Summary):
     """The workload's own figures: as its result files had them when a session last ended, or of the items as they are now."""
     replicas: list[ReplicaStatus]
     """Where the replicas stand, or stood when a session last ended; empty if there is only one."""
+    images: ImageProgress | None
+    """How far the container images of the run are; null if it has none."""
 
 
 class RunSummary(RunStatus):
@@ -248,6 +251,7 @@ def run_status(reader: JournalReader, *, with_figures: bool = True) -> RunStatus
         "orders": [_order(each) for each in reader.orders(_ORDERS)],
         "figures": figures,
         "replicas": [_replica_status(each) for each in reader.meta(REPLICAS, [])],
+        "images": image_progress(reader.folder),
     }
 
 

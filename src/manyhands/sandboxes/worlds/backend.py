@@ -53,7 +53,7 @@ def made_backend(name: str, kind: Kind, options: SandboxSettings, stack: AsyncEx
         return found
     driver: Driver = part_of(name, kind.driver or "", options)
     stack.push_async_callback(driver.close)
-    made: Any = import_module("manyhands.sandboxes.remote.sandbox").RemoteBackend
+    made: Any = import_module("manyhands.sandboxes.remote.backend").RemoteBackend
     remote: SandboxBackend = made(driver, world_options(options))
     return remote
 

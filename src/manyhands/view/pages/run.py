@@ -13,6 +13,7 @@ from manyhands.core.errors import ManyhandsError
 from manyhands.core.text import cut, shell_quoted
 from manyhands.engine.journal.browsing import MAX_CAUSES, UNREADABLE, JournalBrowser
 from manyhands.runs.ledger import left_to_do
+from manyhands.runs.progress import image_text
 from manyhands.runs.shown.blocks import (
     Block,
     Cell,
@@ -371,6 +372,8 @@ def _history(reader: JournalBrowser, status: RunStatus, *, is_passed_on: bool) -
             "Changes while it ran",
             [Table((Column("at", "at (UTC)"), Column("what", "what"), Column("by", "by")), orders)],
         )
+    if status["images"]:
+        yield Section("Container images", [Note(image_text(status["images"]))])
     if status["replicas"]:
         replicas = [
             (
