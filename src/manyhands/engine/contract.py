@@ -403,6 +403,25 @@ class RunReader(Protocol):
         ...
 
 
+class Worlds(Protocol):
+    """What a run's attempts keep elsewhere than in their folders, such as containers; in the run's owner process, for one session."""
+
+    async def sweep(self, needed: Callable[[Path], bool]) -> Sequence[str]:
+        """A session begins: remove what belongs to ended items and to attempts that were given up. ``needed``: whether an attempt may still
+        need what belongs to its folder. The result is for the person, a line each."""
+        ...
+
+    async def discard(self, folders: Sequence[Path]) -> None:
+        """Remove what belongs to these folders of attempts, which are removed next."""
+        ...
+
+    async def kept(self) -> str | None:
+        """What is left at the end of a session, in one line; None if there is nothing."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class Workload(ABC):
     """One kind of work. One instance lives in the owner process and one in each worker process.
 
@@ -452,6 +471,10 @@ class Workload(ABC):
     async def run(self, context: Context) -> Outcome:
         """Run one item. Raises ItemError for a failure (the engine applies the failure table); any other exception
         is recorded as ``internal``."""
+
+    def worlds(self) -> Worlds | None:
+        """What its attempts keep elsewhere than in their folders; None if there is nothing of the kind. Called in the owner process."""
+        return None
 
     def secrets(self) -> Mapping[str, str]:
         """Secrets that worker processes need (by name), passed to them over a pipe and written nowhere."""

@@ -16,7 +16,7 @@ from manyhands.core.text import one_line
 from manyhands.engine.attempt import AttemptResult, Claim, Diverged, Ended, Failed, NeedsFreshAttempt, Stopped
 from manyhands.engine.backlog import Backlog, Waiters
 from manyhands.engine.claims import LAST, Claims, RefusedAttempts, Retries, delay
-from manyhands.engine.contract import Item, Workload
+from manyhands.engine.contract import Item, Workload, Worlds
 from manyhands.engine.discards import DiscardWatch
 from manyhands.engine.executors.local import Executor
 from manyhands.engine.journal.records import Claimed
@@ -64,8 +64,10 @@ class Scheduler:
         on_outcome: Callable[[Item, Outcome], None] | None = None,
         *,
         notice: Callable[[str], None] = lambda text: None,
+        worlds: Worlds | None = None,
     ) -> None:
-        """``on_outcome`` is called at every end of an item, once it is on disk; ``notice`` gets what a person should know at once."""
+        """``on_outcome`` is called at every end of an item, once it is on disk; ``notice`` gets what a person should know at once;
+        ``worlds``: what attempts keep elsewhere than in their folders."""
         self._store = store
         self._executor = executor
         self._outputs = outputs
@@ -83,7 +85,7 @@ class Scheduler:
         self._refused = RefusedAttempts(limits.refusals, counts_failures=workload.counts_failures)
         self._later: dict[int, Wait] = {}
         """What items wait for that are executed again later, by their numbers."""
-        self._workspaces = Workspaces(store, self._execution, self.fail)
+        self._workspaces = Workspaces(store, self._execution, self.fail, worlds)
         self._claims = Claims(store.reader, clock, workload.must_wait, self._execution.limit)
         self._idle = Waiters()
         self._in_flight: set[int] = set()

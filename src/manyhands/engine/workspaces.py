@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from manyhands.core.outcomes import ItemState
-from manyhands.engine.contract import Execution
+from manyhands.engine.contract import Execution, Worlds
 from manyhands.engine.journal.store import Store
 from manyhands.processes.strays import remove_tree
 
@@ -31,11 +31,16 @@ class Workspaces:
     """The folders of a run's attempts, as its owner looks after them."""
 
     def __init__(
-        self, store: Store, execution: Execution, on_error: Callable[[Exception], None] = lambda error: None
+        self,
+        store: Store,
+        execution: Execution,
+        on_error: Callable[[Exception], None] = lambda error: None,
+        worlds: Worlds | None = None,
     ) -> None:
-        """``on_error`` is called when a folder can't be removed."""
+        """``on_error`` is called when a folder can't be removed; ``worlds``: what belongs to the folders and is removed before them."""
         self._store = store
         self._execution = execution
+        self._worlds = worlds
         self._on_error = on_error
         self._root = store.folder / WORKSPACES
         self._unneeded: list[Path] = []
@@ -43,13 +48,13 @@ class Workspaces:
         self._looked_at = -1
         self._any = False
 
-    def sweep(self) -> None:
+    async def sweep(self) -> None:
         """Remove folders that a crash left behind: those of items that ended well, and of attempts that were given up."""
         if self._execution.keep_workspaces or not self._root.is_dir():
             return
-        for folder in self._root.iterdir():
-            if not self._still_needed(folder):
-                remove_tree(folder)
+        unneeded = [folder for folder in self._root.iterdir() if not self.still_needed(folder)]
+        await self._discard(unneeded)
+        await asyncio.to_thread(_remove_all, unneeded)
         if not any(self._root.iterdir()):
             shutil.rmtree(self._root)
 
@@ -68,6 +73,7 @@ class Workspaces:
         """Remove an attempt's folder, if there is one and the run does not keep all of them."""
         folder = workspace_of(self._store.folder, item, attempt)
         if not self._execution.keep_workspaces and folder.exists():
+            await self._discard([folder])
             await asyncio.to_thread(remove_tree, folder)
 
     async def removed(self) -> None:
@@ -80,11 +86,16 @@ class Workspaces:
         try:
             while self._unneeded:
                 folders, self._unneeded = self._unneeded, []
+                await self._discard(folders)
                 await asyncio.to_thread(_remove_all, folders)
         except Exception as error:  # noqa: BLE001 - it stops the run, which nobody else would hear of
             self._on_error(error)
         finally:
             self._removal = None
+
+    async def _discard(self, folders: Sequence[Path]) -> None:
+        if self._worlds is not None and folders:
+            await self._worlds.discard(folders)
 
     def _may_be_any(self) -> bool:
         """Whether any item has a folder. Looked up once for all items that a commit ended: what these made was there before it."""
@@ -94,7 +105,10 @@ class Workspaces:
             self._any = not self._execution.keep_workspaces and os.path.exists(self._root)
         return self._any
 
-    def _still_needed(self, folder: Path) -> bool:
+    def still_needed(self, folder: Path) -> bool:
+        """Whether the folder of an attempt stays, by what is on disk now."""
+        if self._execution.keep_workspaces:
+            return True
         number, _, attempt = folder.name.partition("-")
         row = self._store.reader.item(number) if number.isdecimal() else None
         if row is None or not attempt.isdecimal():

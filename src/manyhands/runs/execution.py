@@ -15,7 +15,7 @@ from manyhands.core.jsonio import pretty
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
 from manyhands.engine.attempt import AttemptSettings
-from manyhands.engine.contract import Execution, Item, Workload
+from manyhands.engine.contract import Execution, Item, Workload, Worlds
 from manyhands.engine.discards import nothing_kept
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.local import Executor, LocalExecutor
@@ -154,12 +154,16 @@ async def execute_run(
             store = Store(opened.folder, clock, notes)
             closing.callback(store.close)
             await closing.enter_async_context(_listening(store.folder, controls, notes))
-        session = _Session(store, opened.workload, clock, notes, on_outcome, forks)
+        worlds = opened.workload.worlds()
+        if worlds is not None:
+            closing.push_async_callback(worlds.close)
+        session = _Session(store, opened.workload, clock, notes, on_outcome, forks, worlds)
         for reason in opened.judge_again:
             store.release_discarded(reason)
         session.prepare(opened)
+        await session.sweep()
         ending = await session.execute(controls, on_progress, on_wait)
-        return session.finish(ending)
+        return await session.finish(ending)
 
 
 @asynccontextmanager
@@ -208,8 +212,10 @@ class _Session:
         notice: Notes,
         on_outcome: Callable[[Item, Outcome], None] | None,
         forks: ForkServer | None,
+        worlds: Worlds | None,
     ) -> None:
         self._store = store
+        self._worlds = worlds
         self._forks = forks
         self._workload = workload
         self._clock = clock
@@ -249,7 +255,14 @@ class _Session:
         remove_asides(store.folder)
         if written := repair(store, self._workload, self._notice, rebuild=rewrite):
             self._notice(f"{written} output lines were written again from the journal")
-        Workspaces(store, self._workload.execution).sweep()
+
+    async def sweep(self) -> None:
+        """Remove what earlier sessions left behind of attempts that nobody goes on with."""
+        workspaces = self._workspaces()
+        if self._worlds is not None:
+            for line in await self._worlds.sweep(workspaces.still_needed):
+                self._notice(line)
+        await workspaces.sweep()
 
     async def execute(
         self, controls: Controls, on_progress: Callable[[Progress], None] | None, on_wait: Notice
@@ -266,7 +279,15 @@ class _Session:
         try:
             async with _executor(self._executor(execution, limits)) as executor:
                 engine = Scheduler(
-                    store, executor, outputs, self._clock, self._workload, limits, self._on_outcome, notice=self._notice
+                    store,
+                    executor,
+                    outputs,
+                    self._clock,
+                    self._workload,
+                    limits,
+                    self._on_outcome,
+                    notice=self._notice,
+                    worlds=self._worlds,
                 )
                 progress = self._progress(engine)
                 controls.attach(engine, progress, Steering(store, self._workload, engine, limits, self._notice))
@@ -290,7 +311,7 @@ class _Session:
             ending.error = ending.error or error
         return ending
 
-    def finish(self, ending: Ending) -> RunResult:
+    async def finish(self, ending: Ending) -> RunResult:
         """Exports and summary. A storage failure here is reported like one before."""
         error = ending.error
         if error is not None and not isinstance(error, ManyhandsError):
@@ -298,7 +319,9 @@ class _Session:
         try:
             self._store.release_running()  # what was stopped is executed by nobody any more
             self._workload.export(self._store.reader)
-            Workspaces(self._store, self._workload.execution).sweep()
+            await self._workspaces().sweep()
+            if self._worlds is not None and (line := await self._worlds.kept()) is not None:
+                self._notice(line)
             summary = summarise(self._store.reader)
             with written_aside(self._store.folder / SUMMARY) as handle:
                 handle.write(pretty(summary) + "\n")
@@ -314,6 +337,9 @@ class _Session:
             self._notice.lines,
             nothing_kept(summary["ledger"], self._workload.remedies),
         )
+
+    def _workspaces(self) -> Workspaces:
+        return Workspaces(self._store, self._workload.execution, worlds=self._worlds)
 
     def _limits(self, execution: Execution, mark: SpendingMark) -> SharedLimits:
         reader = self._store.reader
