@@ -46,6 +46,11 @@ class Kind:
     """The extra of this package that it needs."""
 
     @property
+    def driven(self) -> bool:
+        """Whether its sandboxes are made of its driver."""
+        return self.backend is None and self.driver is not None
+
+    @property
     def takes_images(self) -> bool:
         """Whether items may name container images."""
         return self.images is not None or self.unpinned
@@ -55,6 +60,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "bubblewrap": Kind(backend="manyhands.sandboxes.bubblewrap.backend:BubblewrapBackend", limits_hosts=True),
         "local": Kind(backend="manyhands.sandboxes.local:LocalBackend"),
+        "ssh": Kind(driver="manyhands.sandboxes.services.ssh.driver:ssh_driver"),
     }
 )
 """Our own."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from importlib import import_module
+from typing import Any
 
 from manyhands.core.errors import UserError
-from manyhands.sandboxes.kinds import AUTO, check_network, kind_named, on_host, part_of
+from manyhands.sandboxes.kinds import AUTO, Kind, check_network, kind_named, on_host, part_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
+from manyhands.sandboxes.remote.driver import Driver, WorldOptions
 from manyhands.sandboxes.settings import SandboxSettings
 
 _PLAIN = "bubblewrap"
@@ -23,13 +27,39 @@ def choose_backend(name: str, options: SandboxSettings | None = None) -> Sandbox
     kind = kind_named(chosen)
     if options is not None:
         check_network(chosen, kind, options)
-    if kind.backend is None:
+    if kind.driven and kind.takes_images:
         raise UserError(f"--sandbox {name}: its sandboxes are made of images: name one with --image")
-    backend: SandboxBackend = part_of(name, kind.backend, options)
+    backend = made_backend(chosen, kind, options or SandboxSettings())
     problem = backend.unavailable()
     if problem is not None:
         raise UserError(f"--sandbox {name}: {problem}{on_host(name)}")
     return backend
+
+
+def made_backend(name: str, kind: Kind, options: SandboxSettings) -> SandboxBackend:
+    """The backend of a kind; ``close_at_end`` closes it. Raises UserError if it can't be made."""
+    if kind.backend is not None:
+        found: SandboxBackend = part_of(name, kind.backend, options)
+        return found
+    driver: Driver = part_of(name, kind.driver or "", options)
+    made: Any = import_module("manyhands.sandboxes.remote.backend").RemoteBackend
+    remote: SandboxBackend = made(driver, world_options(options))
+    return remote
+
+
+def close_at_end(backend: SandboxBackend, stack: AsyncExitStack) -> SandboxBackend:
+    """The backend, whose connections to an engine, if it has any, are closed with the stack."""
+    close = getattr(backend, "close", None)
+    if close is not None:
+        stack.push_async_callback(close)
+    return backend
+
+
+def world_options(options: SandboxSettings) -> WorldOptions:
+    """What the settings say of all worlds of an engine."""
+    return WorldOptions(
+        options.container_runtime, options.checkpoints, options.checkpoint_limit, options.durable_worlds
+    )
 
 
 class PacedBackend:

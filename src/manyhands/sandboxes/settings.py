@@ -9,11 +9,13 @@ from manyhands.core.settings import (
     Checked,
     Flag,
     OptionalList,
+    OptionalPath,
     OptionalText,
     Settings,
     Text,
     number,
     optional_number,
+    optional_whole,
     setting,
 )
 from manyhands.runs.options import TOOLS
@@ -70,10 +72,32 @@ class SandboxSettings(Settings):
     sandbox: Text = setting(
         "auto",
         "Where tools run: auto (items with a container image in docker or podman, others in bubblewrap), bubblewrap, docker, podman, "
-        "or local (this machine, unprotected).",
+        "ssh (an account on another machine, unprotected), or local (this machine, unprotected).",
         group=TOOLS,
         identity=True,
         value="KIND",
+    )
+    ssh_host: OptionalText = setting(
+        None,
+        "With --sandbox ssh: the machine, by name, address, or its name in ssh's own configuration.",
+        group=TOOLS,
+        value="HOST",
+    )
+    ssh_user: OptionalText = setting(None, "With --sandbox ssh: the account there.", group=TOOLS, value="NAME")
+    ssh_port: Annotated[int | None, optional_whole(1, 65535)] = setting(
+        None, "With --sandbox ssh: the port of its server.", group=TOOLS
+    )
+    ssh_key: OptionalPath = setting(
+        None, "With --sandbox ssh: a file with the private key to log in with.", group=TOOLS, value="FILE"
+    )
+    ssh_config: OptionalPath = setting(
+        None, "With --sandbox ssh: a configuration of ssh in place of your own.", group=TOOLS, value="FILE"
+    )
+    ssh_dir: Text = setting(
+        ".manyhands-worlds",
+        "With --sandbox ssh: the folder there that holds one for each item, relative to the account's home.",
+        group=TOOLS,
+        value="DIR",
     )
     network: Flag = setting(False, "Allow network access in the sandbox.", group=TOOLS, identity=True)
     network_allow: OptionalList = setting(

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from manyhands.runs.progress import IMAGES
 from manyhands.sandboxes.images.pins import Pins
 from manyhands.sandboxes.images.pulls import Pulls
 from manyhands.sandboxes.images.store import ImageStore
-from manyhands.sandboxes.kinds import Kind, kind_named, part_of
+from manyhands.sandboxes.kinds import kind_named, part_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
-from manyhands.sandboxes.remote.driver import Driver, WorldOptions
-from manyhands.sandboxes.selection import PacedBackend, choose_backend
+from manyhands.sandboxes.selection import PacedBackend, choose_backend, close_at_end, made_backend
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.sandboxes.worlds.planning import needs_no_image
 
@@ -27,10 +24,10 @@ async def opened_backend(options: SandboxSettings, pins: Pins, run_folder: Path)
     UserError if a kind of sandboxes can't be used that is needed for certain."""
     async with AsyncExitStack() as stack:
         if pins.kind is None:
-            yield PacedBackend(choose_backend(options.sandbox, options))
+            yield PacedBackend(close_at_end(choose_backend(options.sandbox, options), stack))
             return
         kind = kind_named(pins.kind)
-        backend = PacedBackend(made_backend(pins.kind, kind, options, stack))
+        backend = PacedBackend(close_at_end(made_backend(pins.kind, kind, options), stack))
         pulls: Pulls | None = None
         if kind.images is not None:
             store: ImageStore = part_of(pins.kind, kind.images, options)
@@ -41,28 +38,9 @@ async def opened_backend(options: SandboxSettings, pins: Pins, run_folder: Path)
 
         def plain() -> SandboxBackend:
             own = needs_no_image(options.sandbox)
-            return backend if own else PacedBackend(choose_backend(options.sandbox, options))
+            return backend if own else PacedBackend(close_at_end(choose_backend(options.sandbox, options), stack))
 
         yield WorldsBackend(pins, backend, pulls, plain, options.image)
-
-
-def made_backend(name: str, kind: Kind, options: SandboxSettings, stack: AsyncExitStack) -> SandboxBackend:
-    """The backend of a kind whose sandboxes are made of images; ``stack`` closes its driver."""
-    if kind.backend is not None:
-        found: SandboxBackend = part_of(name, kind.backend, options)
-        return found
-    driver: Driver = part_of(name, kind.driver or "", options)
-    stack.push_async_callback(driver.close)
-    made: Any = import_module("manyhands.sandboxes.remote.backend").RemoteBackend
-    remote: SandboxBackend = made(driver, world_options(options))
-    return remote
-
-
-def world_options(options: SandboxSettings) -> WorldOptions:
-    """What the settings say of all worlds of an engine."""
-    return WorldOptions(
-        options.container_runtime, options.checkpoints, options.checkpoint_limit, options.durable_worlds
-    )
 
 
 class WorldsBackend:

@@ -27,7 +27,7 @@ from manyhands.models.factory import OWN_KEY_VARIABLE, is_key_header, is_simulat
 from manyhands.models.protocol import ChatModel
 from manyhands.runs.options import is_file_of_values
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
-from manyhands.sandboxes.selection import PacedBackend, choose_backend
+from manyhands.sandboxes.selection import PacedBackend, choose_backend, close_at_end
 from manyhands.tools.protocol import Tool, ToolEnvironment
 from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.targets.answers import Answer, read_record
@@ -92,7 +92,7 @@ class ModelTargetSettings(TargetSettings):
         tools = run_tools.tools(self.toolsets)
         backend: SandboxBackend = NeverCalled()
         if any(tool.changes_world for tool in tools):
-            backend = PacedBackend(choose_backend(options.sandbox, options))
+            backend = PacedBackend(close_at_end(choose_backend(options.sandbox, options), opening.stack))
         model = opening.model(options, self.api_key)
         agent = AgentTarget(options, tools, model=model, backend=backend, mark=opening.mark)
         return agent if (options.temperature or 0) > 0 else opening.cached(agent, {})

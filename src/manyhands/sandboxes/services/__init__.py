@@ -1,0 +1,1 @@
+"""Worlds on other machines: by ssh, and by services, each with its own client."""

@@ -1,0 +1,1 @@
+"""Worlds that are folders of an account on another machine, reached by OpenSSH."""
