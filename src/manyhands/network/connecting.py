@@ -87,19 +87,19 @@ async def connect(
     each = seconds / len(addresses)
     for address in addresses:
         try:
-            streams = await asyncio.wait_for(asyncio.open_connection(str(address), port, limit=BUFFER), max(1.0, each))
+            async with asyncio.timeout(max(1.0, each)):
+                return await asyncio.open_connection(str(address), port, limit=BUFFER)
         except TimeoutError:
-            continue
+            reason = "no answer in time"
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            continue
-        return streams
     raise Unreachable(f"{host} can't be connected to at port {port}: {reason}")
 
 
 async def _found(name: str, look_up: LookUp) -> list[Address]:
     try:
-        texts = await asyncio.wait_for(look_up(name), _LOOK_UP_SECONDS)
+        async with asyncio.timeout(_LOOK_UP_SECONDS):
+            texts = await look_up(name)
         found = [plain(ip_address(text)) for text in texts]
     except TimeoutError:
         raise Unreachable(f"no address of {name} was found in time") from None

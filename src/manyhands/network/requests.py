@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import h11
@@ -70,7 +69,7 @@ def passed_on(request: h11.Request, target: Target) -> h11.Request:
     """The request as the other side gets it, on a connection for it alone."""
     chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
     headers = [(b"Host", target.authority)]
-    headers += [(name, value) for name, value in _kept(request.headers) if name not in (b"host", b"expect")]
+    headers += [(name, value) for name, value in _kept(request) if name.lower() not in (b"host", b"expect")]
     headers += [(b"Transfer-Encoding", b"chunked")] if chunked else []
     return h11.Request(method=request.method, target=target.path, headers=[*headers, (b"Connection", b"close")])
 
@@ -79,17 +78,20 @@ def answered(response: h11.Response) -> h11.Response:
     """An answer as the program gets it."""
     chunked = any(name == b"transfer-encoding" for name, _ in response.headers)
     # Where both are given, the length counts for nothing (RFC 9112, 6.3).
-    headers = [(name, value) for name, value in _kept(response.headers) if not (chunked and name == b"content-length")]
+    headers = [(name, value) for name, value in _kept(response) if not (chunked and name.lower() == b"content-length")]
     return h11.Response(status_code=response.status_code, reason=response.reason, headers=headers)
 
 
-def _kept(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """Those that are not about the connection."""
-    named = {word.strip().lower() for name, value in headers if name == b"connection" for word in value.split(b",")} - {
+def _kept(message: h11.Request | h11.Response) -> Headers:
+    """Those that are not about the connection, with their names as they were written."""
+    named = {
+        word.strip().lower() for name, value in message.headers if name == b"connection" for word in value.split(b",")
+    } - {
         b"content-length",
         b"host",
     }
-    return [(name, value) for name, value in headers if name not in _HOP_BY_HOP and name not in named]
+    left_out = named | _HOP_BY_HOP
+    return [(name, value) for name, value in message.headers.raw_items() if name.lower() not in left_out]
 
 
 def _check_headers(request: h11.Request, target: Target) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +22,7 @@ from manyhands.network.requests import BadHost, BadRequest, Target, answered, pa
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
+_AT_ONCE = struct.pack("ii", 1, 0)
 _BAD = 400
 """Who sends what can't be read is not listened to any more."""
 _MAX_REASON = 200
@@ -70,13 +73,16 @@ class _Peer:
             event = self.http.next_event()
             if event is not h11.NEED_DATA:
                 return event
-            self.http.receive_data(await asyncio.wait_for(self.reader.read(BUFFER), seconds or self._idle))
+            async with asyncio.timeout(seconds or self._idle):
+                data = await self.reader.read(BUFFER)
+            self.http.receive_data(data)
 
     async def send(self, event: h11.Event) -> None:
         data = self.http.send(event)
         if data:
             self.writer.write(data)
-            await asyncio.wait_for(self.writer.drain(), self._idle)
+            async with asyncio.timeout(self._idle):
+                await self.writer.drain()
 
 
 class ClientConnection:
@@ -93,9 +99,9 @@ class ClientConnection:
         try:
             await self._serve()
         except (OSError, TimeoutError, h11.ProtocolError):
-            writer.transport.abort()  # either end has gone; what was cut off is not to look like a whole answer
+            cut(writer)  # either end has gone; what was cut off is not to look like a whole answer
         except BaseException:
-            writer.transport.abort()
+            cut(writer)
             raise
         else:
             writer.close()
@@ -134,7 +140,7 @@ class ClientConnection:
         try:
             more = await (self._tunnel(streams) if target.tunnel else self._pass_on(request, target, streams))
         except BaseException:
-            streams[1].transport.abort()
+            cut(streams[1])
             raise
         streams[1].close()
         return more
@@ -261,6 +267,14 @@ async def _end(*tasks: asyncio.Future[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def cut(writer: asyncio.StreamWriter) -> None:
+    """End a connection at once, so that the other side knows that this is not how it was meant to end (RST, not FIN)."""
+    connection = writer.get_extra_info("socket")
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    writer.transport.abort()
 
 
 async def linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
