@@ -15,6 +15,7 @@ from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import expand_home
+from manyhands.engine.contract import BEHIND_INPUT
 from manyhands.io.search_paths import SearchPath
 from manyhands.models.settings import ModelSettings
 from manyhands.runs.folders import free_name, is_made, open_reader
@@ -32,6 +33,7 @@ from manyhands.workloads.evals.results.result_lines import WITHOUT_SCORE, groupe
 from manyhands.workloads.evals.results.writing import check_output, named_outputs
 from manyhands.workloads.evals.settings import EvalSpec, check_trace_name
 from manyhands.workloads.evals.targets.checks import check_usable
+from manyhands.workloads.evals.targets.images import images_of_targets
 from manyhands.workloads.evals.workload import EvalsWorkload, ignore_notice
 
 MAX_INVALID = 20
@@ -66,7 +68,7 @@ async def open_eval(
         folder = Path(options.data_dir) / options.run_name
         if is_made(folder):
             refuse_unless_resumed(resume or options.rerun_failed, folder)
-            return _continued(folder, options, notice, environ, tell, given)
+            return await _continued(folder, options, notice, environ, tell, given)
         if options.rerun_failed:
             raise UserError(f"--rerun_failed: there is no run {options.run_name} in {options.data_dir}")
     options = _with_defaults(options, clock or SystemClock())
@@ -74,8 +76,10 @@ async def open_eval(
     _tell_invalid(loaded, notice)
     options = _with_budget(options, loaded.files, notice)
     if options.regrade is None:
-        targets = (target for file in loaded.prepared.files for target in file.targets)
-        await check_usable(targets, (), Path(loaded.prepared.here), environ, notice)
+        targets, here = [each for file in loaded.prepared.files for each in file.targets], Path(loaded.prepared.here)
+        await check_usable(targets, (), here, environ, notice)
+        pins = await images_of_targets(targets, here, environ, notice)
+        loaded = replace(loaded, prepared=replace(loaded.prepared, pins=pins))
     if options.run_name is None:
         options = options.changed({"run_name": _default_name(loaded, options, clock or SystemClock())})
     return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice, tell, given)
@@ -156,14 +160,18 @@ def _warn_of_budget(prepared: PreparedEval, notice: Notice) -> None:
     warn_of_budget(options, called, notice, programs=programs if outside else None)
 
 
-def _continued(
+async def _continued(
     folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[str, str], tell: Notice, in_python: Given
 ) -> Opened[EvalsWorkload]:
     run = recorded_run(folder, EvalsWorkload.name)
     recorded = PreparedEval.from_json(run.spec, folder.parent)
     with closing(open_reader(folder)) as reader:
         edits = edits_of(reader.items(), recorded, environ, in_python)
+        left = reader.left(BEHIND_INPUT)
     options = resume_spec(recorded.options, given)
+    if recorded.pins and left:
+        targets = [each for file in recorded.files for each in file.targets]
+        await images_of_targets(targets, Path(recorded.here), environ, notice, recorded.pins)
     if options.targets != recorded.options.targets:
         notice("--targets has no effect on a run that was made already: it keeps the targets it was made with")
     workload = EvalsWorkload(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from manyhands.agents.run_settings import headers_for, model_of
-from manyhands.core.digests import digest
 from manyhands.core.errors import GraderError, UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
@@ -27,6 +25,7 @@ from manyhands.processes.python_functions import Function
 from manyhands.runs.making import keep_files
 from manyhands.runs.options import BudgetSettings
 from manyhands.sandboxes.files.removing import remove_tree
+from manyhands.sandboxes.images.pins import NO_PINS
 from manyhands.workloads.evals.batch.command import BatchCommand, BatchJob
 from manyhands.workloads.evals.batch.invocation import InvocationWorkspaces
 from manyhands.workloads.evals.batch.reports import TARGETS, write_report
@@ -36,7 +35,7 @@ from manyhands.workloads.evals.items import PASSED, TestItem
 from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.targets.command import CommandSettings
-from manyhands.workloads.evals.targets.definitions import Target
+from manyhands.workloads.evals.targets.definitions import Target, identity
 from manyhands.workloads.evals.targets.keys import Interpolation
 from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
 from manyhands.workloads.evals.targets.live import LiveTarget
@@ -175,6 +174,8 @@ class SessionOpening(SessionJudging):
         self.dataset = self._of_file.dataset
         self.mark = session.mark
         self.stack = session.stack
+        self.run_folder = session.run_folder
+        self.pins = session.prepared.pins.get(self.identity, NO_PINS)
 
     @property
     def eval_file(self) -> Path:
@@ -248,12 +249,6 @@ class SessionOpening(SessionJudging):
                 with suppress(UserError):  # of a setting that need not be given
                     values[name] = interpolation.value(value, self.at(name))
         return values
-
-
-def identity(target: Target) -> str:
-    """What makes a target another one: its kind and settings, as the person wrote them."""
-    settings: Json = json.loads(json.dumps(dict(target.settings), sort_keys=True, default=str))
-    return digest("target", {"kind": target.kind, "settings": settings}).hex()
 
 
 class SessionWorkspaces:

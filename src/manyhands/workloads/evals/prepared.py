@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from manyhands.graders.protocol import PASS_LIMIT
 from manyhands.io.locations import Findings, UnknownKeys, problems_error
 from manyhands.io.search_paths import SearchPath
 from manyhands.processes.templates import NOT_ON_PATH
+from manyhands.sandboxes.images.pins import Pins
 from manyhands.workloads.evals.evalfile.contents import EvalFile, JudgeNeed, Test
 from manyhands.workloads.evals.evalfile.files import find_evals
 from manyhands.workloads.evals.evalfile.loading import distinctly_named, load_evals
@@ -102,19 +103,23 @@ class PreparedEval:
     files: tuple[FileTargets, ...]
     here: str
     """The folder in which the command was given, for what is looked for from there."""
+    pins: Mapping[str, Pins] = field(default_factory=dict)
+    """What the images mean in which targets work, by what identifies each target."""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "options": self.options.recorded(),
             "files": [file.to_json() for file in self.files],
             "here": self.here,
+            **({"pins": {name: pins.to_json() for name, pins in self.pins.items()}} if self.pins else {}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], data_dir: Path) -> PreparedEval:
         """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
         options = EvalSpec.from_record(value["options"], data_dir=str(data_dir))
-        return cls(options, tuple(FileTargets.from_json(file) for file in value["files"]), value["here"])
+        pins = {name: Pins.from_json(each) for name, each in value.get("pins", {}).items()}
+        return cls(options, tuple(FileTargets.from_json(file) for file in value["files"]), value["here"], pins)
 
     @property
     def thresholds(self) -> tuple[float, ...]:

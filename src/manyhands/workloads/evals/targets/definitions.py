@@ -6,6 +6,7 @@ a run records its targets without secrets.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from manyhands.core.digests import digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.redaction import protect
@@ -462,3 +464,9 @@ def _entries(value: Any, location: Location, findings: Findings) -> Iterator[Tar
             findings.problem(at.at("name"), f"is another name than {shown(key)}, by which the target is listed")
         else:
             yield TargetEntry(name, entry, at, findings.unknown)
+
+
+def identity(target: Target) -> str:
+    """What makes a target another one: its kind and settings, as the person wrote them."""
+    settings: Json = json.loads(json.dumps(dict(target.settings), sort_keys=True, default=str))
+    return digest("target", {"kind": target.kind, "settings": settings}).hex()

@@ -27,7 +27,9 @@ from manyhands.models.factory import OWN_KEY_VARIABLE, is_key_header, is_simulat
 from manyhands.models.protocol import ChatModel
 from manyhands.runs.options import is_file_of_values
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
-from manyhands.sandboxes.selection import PacedBackend, choose_backend, close_at_end
+from manyhands.sandboxes.selection import choose_backend
+from manyhands.sandboxes.settings import SandboxSettings
+from manyhands.sandboxes.worlds.backend import opened_backend
 from manyhands.tools.protocol import Tool, ToolEnvironment
 from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.targets.answers import Answer, read_record
@@ -92,7 +94,7 @@ class ModelTargetSettings(TargetSettings):
         tools = run_tools.tools(self.toolsets)
         backend: SandboxBackend = NeverCalled()
         if any(tool.changes_world for tool in tools):
-            backend = PacedBackend(close_at_end(choose_backend(options.sandbox, options), opening.stack))
+            backend = await opening.stack.enter_async_context(opened_backend(options, opening.pins, opening.run_folder))
         model = opening.model(options, self.api_key)
         agent = AgentTarget(options, tools, model=model, backend=backend, mark=opening.mark)
         return agent if (options.temperature or 0) > 0 else opening.cached(agent, {})
@@ -106,6 +108,11 @@ class AgentTargetSettings(ModelTargetSettings):
     def toolsets(self) -> tuple[str, ...]:
         return tuple(self.options.toolsets or ())
 
+    @property
+    def image_settings(self) -> SandboxSettings | None:
+        options = self.options
+        return options if self.toolsets and options.image is not None and not options.ignore_images else None
+
     def check(self, checking: Checking) -> None:
         """Raises UserError for an unknown agent or toolset, and for a sandbox that can't be used here."""
         options = self.options
@@ -114,7 +121,7 @@ class AgentTargetSettings(ModelTargetSettings):
             if options.mcp_config is not None:
                 return  # its tools are known when its servers run
             tools = RunTools.recorded(with_functions(None, options.tools or ())).tools(self.toolsets)
-            if any(tool.changes_world for tool in tools):
+            if any(tool.changes_world for tool in tools) and self.image_settings is None:
                 choose_backend(options.sandbox, options)
         except UserError as error:
             raise checking.location.error(str(error)) from None

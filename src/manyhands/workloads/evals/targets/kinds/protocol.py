@@ -21,6 +21,8 @@ from manyhands.models.protocol import ChatModel
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.python_functions import Function
 from manyhands.processes.templates import CommandTemplate
+from manyhands.sandboxes.images.pins import Pins
+from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.workloads.evals.targets.command import CommandSettings
 from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
 from manyhands.workloads.evals.targets.live import LiveTarget
@@ -116,6 +118,14 @@ class TargetOpening(Protocol):
         ...
 
     @property
+    def run_folder(self) -> Path: ...
+
+    @property
+    def pins(self) -> Pins:
+        """What the image means in which it works."""
+        ...
+
+    @property
     def runner(self) -> CommandRunner:
         """Starts commands."""
         ...
@@ -206,6 +216,11 @@ class TargetSettings(ABC):
 
     def judge(self, name: str, opening: JudgeOpening) -> Judge | None:
         """The target as a judge; None if it can't be one. ``name``: the target's. Raises UserError if it can't be used."""
+        return None
+
+    @property
+    def image_settings(self) -> SandboxSettings | None:
+        """What its sandboxes are made of and how, if that is a container image."""
         return None
 
     @property
