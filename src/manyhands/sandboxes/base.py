@@ -33,7 +33,7 @@ _SECOND_TRIES = (0.1, 0.3, 1.0, None)
 _START_PAUSES = (0.1, 0.5)
 _KILLED = 137
 _TO_END = 0.1
-_RESTARTED = b"\n[All processes of the sandbox were killed. It was started anew; its files are as they were left.]\n"
+RESTARTED = b"\n[All processes of the sandbox were killed. It was started anew; its files are as they were left.]\n"
 _IN_STATE = """\
 builtin eval "$1" >/dev/null 2>&1
 builtin export "${@:4}" >/dev/null; builtin cd -- "$2" || exit 126
@@ -176,7 +176,7 @@ class CommandSandbox:
         self, command: Sequence[str], *, timeout: float, input: bytes | None, cwd: str | None, max_output: int
     ) -> ExecResult:
         directory = self._inside(cwd)
-        _check_words(command)
+        check_words(command)
         await self._prepare()
         with self._disk.command():
             return await self._with_restart_note(
@@ -192,7 +192,7 @@ class CommandSandbox:
         """Start a command line in the background. Without ``cwd`` it starts where the persistent shell is, with its variables."""
         await self._prepare()
         words = self._background_words(command, cwd)
-        _check_words(words)
+        check_words(words)
         self._note_live(True)
         self._disk.background()
         number = f"p{len(self._background) + 1}"
@@ -308,7 +308,7 @@ class CommandSandbox:
         await self._prepare()
         if self._restarts == restarts:
             return result
-        return replace(result, exit_code=_KILLED, output=result.output + _RESTARTED)
+        return replace(result, exit_code=_KILLED, output=result.output + RESTARTED)
 
     def _check_open(self) -> None:
         if self._closing is not None:
@@ -475,6 +475,7 @@ async def _outcome(task: asyncio.Task[None]) -> None:
     await task
 
 
-def _check_words(words: Sequence[str]) -> None:
+def check_words(words: Sequence[str]) -> None:
+    """Raises ToolError for what can't be a command."""
     if not words or any("\0" in word for word in words):
         raise ToolError("a command can't be empty or hold a NUL character")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ import pytest
 
 from manyhands.core.errors import ToolError
 from manyhands.processes.children import ExecResult
-from manyhands.processes.strays import MARK, process_table
+from manyhands.processes.strays import MARK, kill_strays, process_table
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
 
 SEEN = "CONTRACT_RUN"
@@ -26,16 +26,64 @@ class CommandContract:
 
     make_backend: ClassVar[str]
     isolates: ClassVar[bool] = True
+    image: ClassVar[str | None] = None
+    root_is_own: ClassVar[bool] = False
+    host_workspace: ClassVar[bool] = True
+    home_is_workspace: ClassVar[bool] = True
+    user: ClassVar[int] = 1000
+    capabilities: ClassVar[int] = 0
+    has_bash: ClassVar[bool] = True
+    has_python: ClassVar[bool] = True
+    limits_memory: ClassVar[bool] = True
+    limits_processes: ClassVar[bool | None] = None
+    finds_hidden: ClassVar[bool | None] = None
 
     @pytest.fixture
-    def backend(self) -> SandboxBackend:
+    async def backend(self) -> AsyncIterator[SandboxBackend]:
         names: dict[str, Any] = {}
         exec(self.make_backend, names)
         backend: SandboxBackend = names["backend"]
         problem = backend.unavailable()
         if problem is not None:
             pytest.fail(problem)
-        return backend
+        self._backend = backend
+        yield backend
+        close = getattr(backend, "close", None)
+        if close is not None:
+            await close()
+
+    def request(
+        self,
+        folder: Path,
+        run_id: str,
+        project: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> SandboxRequest:
+        """A request whose commands can be distinguished from all others on the machine, whether or not they carry the run's mark."""
+        variables = {SEEN: run_id, **(environment or {})}
+        return SandboxRequest(folder, run_id, image=self.image, environment=variables, project=project, **more)
+
+    async def running(self, run_id: str, command: str) -> list[str]:
+        """The command lines of what this run's sandboxes run that begin with ``command``: as the backend says, where it has a coroutine
+        ``processes(run_id)``, else as the host sees it."""
+        processes = getattr(self._backend, "processes", None)
+        if processes is None:
+            marks = {f"{name}={run_id}".encode() for name in (MARK, SEEN)}
+            return await asyncio.to_thread(_find, marks, command)
+        return [line for line in await processes(run_id) if line.startswith(command)]
+
+    async def modified(self, sandbox: Sandbox, folder: Path, name: str) -> float | None:
+        """When a file of the workspace was changed last; None if it is not there."""
+        if self.host_workspace:
+            path = folder / "workspace" / name
+            return path.stat().st_mtime_ns if path.exists() else None
+        result = await sandbox.run(["stat", "-c", "%.9Y", f"{sandbox.workspace}/{name}"], timeout=10)
+        return float(result.output) if result.exit_code == 0 else None
+
+    async def swept(self, run_id: str) -> None:
+        """End what a killed owner left, as the next opening of its run does."""
+        await asyncio.to_thread(kill_strays, run_id)
 
     @pytest.fixture
     def run_id(self) -> str:
@@ -43,7 +91,7 @@ class CommandContract:
 
     @pytest.fixture
     async def sandbox(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> AsyncIterator[Sandbox]:
-        async with made(backend, request_for(tmp_path / "box", run_id)) as sandbox:
+        async with made(backend, self.request(tmp_path / "box", run_id)) as sandbox:
             yield sandbox
 
     # A program on its own
@@ -82,7 +130,7 @@ class CommandContract:
         assert result.timed_out
         assert result.exit_code is None
         assert result.output == b"began\n"
-        assert not await running(run_id, "sleep 61")
+        assert not await self.running(run_id, "sleep 61")
 
     async def test_run_does_not_wait_for_what_it_leaves_behind(self, sandbox: Sandbox, run_id: str) -> None:
         began = time.monotonic()
@@ -112,11 +160,11 @@ class CommandContract:
 
     async def test_cancelling_ends_the_program(self, sandbox: Sandbox, run_id: str) -> None:
         task = asyncio.ensure_future(sandbox.run(["sleep", "63"], timeout=60))
-        await until(lambda: running(run_id, "sleep 63"))
+        await until(lambda: self.running(run_id, "sleep 63"))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not await running(run_id, "sleep 63")
+        assert not await self.running(run_id, "sleep 63")
 
     # The persistent shell
 
@@ -171,7 +219,7 @@ class CommandContract:
         result = await sandbox.shell("while :; do :; done", timeout=0.3)
         assert result.timed_out
         assert await said(sandbox, "pwd; echo $kept") == "/tmp\nyes"
-        assert not await running(run_id, "sleep 64")
+        assert not await self.running(run_id, "sleep 64")
 
     async def test_shell_background_jobs_outlive_a_time_limit(self, sandbox: Sandbox) -> None:
         result = await shell(sandbox, "(while :; do date +%s%N >next; mv next beat; sleep 0.05; done) & echo started")
@@ -219,11 +267,11 @@ class CommandContract:
     async def test_cancelling_a_shell_command(self, sandbox: Sandbox, run_id: str) -> None:
         await shell(sandbox, "kept=yes")
         task = asyncio.ensure_future(shell(sandbox, "sleep 66"))
-        await until(lambda: running(run_id, "sleep 66"))
+        await until(lambda: self.running(run_id, "sleep 66"))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not await running(run_id, "sleep 66")
+        assert not await self.running(run_id, "sleep 66")
         assert await said(sandbox, "echo $kept") == "yes"
 
     # The background
@@ -256,7 +304,7 @@ class CommandContract:
         assert await process.wait(0.05) is None
         await process.kill()
         assert process.exit_code is not None
-        assert not await running(run_id, "sleep 67")
+        assert not await self.running(run_id, "sleep 67")
 
     async def test_background_and_shell_share_one_world(self, sandbox: Sandbox) -> None:
         await sandbox.spawn("echo shared >/tmp/mark; sleep 68")
@@ -265,6 +313,8 @@ class CommandContract:
         await sandbox.run(["rm", "/tmp/mark"], timeout=10)
 
     async def test_background_server_is_reached_from_the_shell(self, sandbox: Sandbox) -> None:
+        if not (self.has_python and self.has_bash):
+            return
         server = (
             "import socket\nserver = socket.create_server(('127.0.0.1', 0))\n"
             "print(server.getsockname()[1], flush=True)\nserver.accept()[0].sendall(b'served')"
@@ -285,11 +335,6 @@ async def made(backend: SandboxBackend, request: SandboxRequest) -> AsyncIterato
         await sandbox.close()
 
 
-def request_for(folder: Path, run_id: str, project: Path | None = None) -> SandboxRequest:
-    """A request whose commands can be distinguished from all others on the machine, whether or not they carry the run's mark."""
-    return SandboxRequest(folder, run_id, environment={SEEN: run_id}, project=project)
-
-
 async def shell(sandbox: Sandbox, command: str) -> ExecResult:
     result = await sandbox.shell(command, timeout=20)
     assert not result.timed_out, command
@@ -306,12 +351,7 @@ async def _exists(sandbox: Sandbox, path: str) -> bool:
     return (await sandbox.run(["test", "-e", path], timeout=10)).exit_code == 0
 
 
-async def running(run_id: str, command: str) -> list[int]:
-    """Processes of this run on the host whose command line begins with ``command``."""
-    return await asyncio.to_thread(_find, {f"{name}={run_id}".encode() for name in (MARK, SEEN)}, command)
-
-
-def _find(marks: set[bytes], command: str) -> list[int]:
+def _find(marks: set[bytes], command: str) -> list[str]:
     found = []
     for pid, line in process_table().items():
         try:
@@ -320,7 +360,7 @@ def _find(marks: set[bytes], command: str) -> list[int]:
         except OSError:
             continue
         if marks & set(environment) and line.state not in "ZX" and words.startswith(command):
-            found.append(pid)
+            found.append(words)
     return found
 
 

@@ -12,15 +12,11 @@ import pytest
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.processes.strays import kill_strays
 from manyhands.sandboxes.commands.cgroups import usable_hierarchies
 from manyhands.sandboxes.protocol import SandboxBackend
 from manyhands.testing.sandbox_contract_commands import (
     CommandContract,
-    as_coroutine,
     made,
-    request_for,
-    running,
     said,
     shell,
     until,
@@ -37,7 +33,8 @@ async def main():
     project = Path(os.environ["CONTRACT_PROJECT"]) if os.environ["CONTRACT_PROJECT"] else None
     seen = dict(CONTRACT_RUN=sys.argv[2])
     mark = process_mark(sys.argv[2])
-    sandbox = await backend.create(SandboxRequest(Path(sys.argv[1]), mark, environment=seen, project=project))
+    sandbox = await backend.create(SandboxRequest(Path(sys.argv[1]), mark, environment=seen, project=project,
+                                                  image=os.environ["CONTRACT_IMAGE"] or None))
     for line in sys.argv[3:]:
         verb, _, rest = line.partition(" ")
         if verb == "begin":
@@ -64,17 +61,17 @@ class RecoveryContract(CommandContract):
     # The end
 
     async def test_close_leaves_nothing(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
-        sandbox = await backend.create(request_for(tmp_path / "box", run_id))
+        sandbox = await backend.create(self.request(tmp_path / "box", run_id))
         await shell(sandbox, "sleep 70 & setsid sleep 70 & (setsid nohup sleep 70 >/dev/null 2>&1 &)")
         await sandbox.spawn("trap '' TERM; sleep 70 & sleep 70")
         task = asyncio.ensure_future(sandbox.run(["sleep", "70"], timeout=60))
-        await until(lambda: running(run_id, "sleep 70"))
+        await until(lambda: self.running(run_id, "sleep 70"))
         await asyncio.sleep(0.2)
         closing = [asyncio.ensure_future(sandbox.close()) for _ in range(3)]
         await asyncio.sleep(0)
         closing[0].cancel()
         await asyncio.wait(closing)
-        assert not await running(run_id, "")
+        assert not await self.running(run_id, "")
         await asyncio.wait([task], timeout=5)
         assert task.done()
         await sandbox.close()
@@ -83,29 +80,37 @@ class RecoveryContract(CommandContract):
                 await call
             assert caught.value.cause == Cause.SANDBOX_LOST
 
-    async def test_killed_owner_leaves_nothing_after_a_sweep(self, tmp_path: Path, run_id: str) -> None:
+    async def test_killed_owner_leaves_nothing_after_a_sweep(
+        self, backend: SandboxBackend, tmp_path: Path, run_id: str
+    ) -> None:
         owner = await self._owner(tmp_path / "box", run_id, "shell sleep 71 & setsid sleep 71 &", "spawn sleep 71")
-        assert await running(run_id, "sleep 71")
+        assert await self.running(run_id, "sleep 71")
         await killed(owner)
-        await asyncio.to_thread(kill_strays, run_id)
-        await until(lambda: _none(run_id))
+        await self.swept(run_id)
+        await until(lambda: self._none(run_id))
 
     # Standing still
 
     async def test_frozen_and_thawed_all_goes_on(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
-        async with made(backend, request_for(tmp_path / "box", run_id)) as sandbox:
+        async with made(backend, self.request(tmp_path / "box", run_id)) as sandbox:
             await shell(sandbox, "word=kept; (while :; do date +%N >one; done) & (setsid sh -c 'sleep 0.3; exit' &)")
             writing = await sandbox.spawn("while :; do date +%N >two; read -t 0.01 x && exit 7; done")
-            one, two = (tmp_path / "box" / "workspace" / name for name in ("one", "two"))
-            await until(lambda: as_coroutine(one.exists() and two.exists()))
+
+            async def times() -> list[float | None]:
+                return [await self.modified(sandbox, tmp_path / "box", name) for name in ("one", "two")]
+
+            async def differ(before: list[float | None]) -> bool:
+                return all(now not in (then, None) for now, then in zip(await times(), before, strict=True))
+
+            await until(lambda: differ([None, None]))
             for _ in range(3):
                 await sandbox.freeze()
                 await sandbox.freeze()
-                before = [one.stat().st_mtime_ns, two.stat().st_mtime_ns]
+                before = await times()
                 await asyncio.sleep(0.2)
-                assert before == [one.stat().st_mtime_ns, two.stat().st_mtime_ns]
+                assert before == await times()
                 await sandbox.thaw()
-                await until(lambda: as_coroutine(_changed(one, before[0]) and _changed(two, before[1])))  # noqa: B023
+                await until(lambda: differ(before))  # noqa: B023
             await sandbox.thaw()
             assert await said(sandbox, "echo $word; kill %1") == "kept"
             for _ in range(10):  # a shell loses the line with which its time to read runs out
@@ -118,25 +123,32 @@ class RecoveryContract(CommandContract):
         self, backend: SandboxBackend, tmp_path: Path, run_id: str
     ) -> None:
         """A chain of processes, each of which is gone by the time it is stopped."""
+        if not self.has_python:
+            return
         chain = "import os\nwhile True:\n if os.fork(): os._exit(0)\n open('now', 'w').write(str(os.getpid()))\n"
-        async with made(backend, request_for(tmp_path / "box", run_id)) as sandbox:
+        async with made(backend, self.request(tmp_path / "box", run_id)) as sandbox:
             await sandbox.write_file("chain.py", chain.encode())
             await shell(sandbox, "for i in 1 2 3; do python3 chain.py & done")
-            now = tmp_path / "box" / "workspace" / "now"
-            await until(lambda: as_coroutine(now.exists()))
+
+            async def written() -> float | None:
+                return await self.modified(sandbox, tmp_path / "box", "now")
+
+            await until(written)
             await sandbox.freeze()
-            before = now.stat().st_mtime_ns
+            before = await written()
             await asyncio.sleep(0.3)
-            assert now.stat().st_mtime_ns == before
+            assert await written() == before
             await sandbox.thaw()
             assert await said(sandbox, "echo well") == "well"
 
-    async def test_owner_killed_while_all_stands_still_leaves_nothing(self, tmp_path: Path, run_id: str) -> None:
+    async def test_owner_killed_while_all_stands_still_leaves_nothing(
+        self, backend: SandboxBackend, tmp_path: Path, run_id: str
+    ) -> None:
         owner = await self._owner(tmp_path / "box", run_id, "shell sleep 74 &", "spawn sleep 74", "freeze")
-        assert await running(run_id, "sleep 74")
+        assert await self.running(run_id, "sleep 74")
         await killed(owner)
-        await asyncio.to_thread(kill_strays, run_id)
-        await until(lambda: _none(run_id))
+        await self.swept(run_id)
+        await until(lambda: self._none(run_id))
 
     # Undoing an open step
 
@@ -151,8 +163,8 @@ class RecoveryContract(CommandContract):
         torn = "start echo new >>file; rm gone; rm ../link; mkdir -p ../x/y; export word=new; chmod 600 file; sleep 72"
         owner = await self._owner(folder, run_id, *before, torn)
         await killed(owner)
-        await asyncio.to_thread(kill_strays, run_id)
-        async with made(backend, request_for(folder, run_id)) as sandbox:
+        await self.swept(run_id)
+        async with made(backend, self.request(folder, run_id)) as sandbox:
             assert sandbox.open_step == "main/3"
             assert await sandbox.reattach(False, "main/3")
             seen = await said(
@@ -166,14 +178,14 @@ class RecoveryContract(CommandContract):
         folder = tmp_path / "box"
         owner = await self._owner(folder, run_id, "begin main/1", "shell echo new >file; cd /tmp; v=7")
         await killed(owner)
-        await asyncio.to_thread(kill_strays, run_id)
-        async with made(backend, request_for(folder, run_id)) as sandbox:
+        await self.swept(run_id)
+        async with made(backend, self.request(folder, run_id)) as sandbox:
             assert await sandbox.reattach(True, "main/1")
             assert await sandbox.read_file(f"{sandbox.workspace}/file") == b"new\n"
             assert await said(sandbox, "pwd; echo $v") == "/tmp\n7"
 
     async def test_nothing_begun(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
-        async with made(backend, request_for(tmp_path / "box", run_id)) as sandbox:
+        async with made(backend, self.request(tmp_path / "box", run_id)) as sandbox:
             assert sandbox.open_step is None
             assert await sandbox.reattach(False, "main/1")
 
@@ -185,24 +197,24 @@ class RecoveryContract(CommandContract):
         self, backend: SandboxBackend, tmp_path: Path, run_id: str, command: str
     ) -> None:
         hidden = "(" in command or "setsid" in command
-        if (
-            hidden and usable_hierarchies() is None
-        ):  # only by its control group can a process that hid from its shell be known
+        # Else only by its control group can a process that hid from its shell be known.
+        found = usable_hierarchies() is not None if self.finds_hidden is None else self.finds_hidden
+        if hidden and not found:
             return
         for recorded in (True, False):
             folder = tmp_path / f"box-{recorded}"
             owner = await self._owner(folder, run_id, "begin main/1", command)
             await killed(owner)
-            await asyncio.to_thread(kill_strays, run_id)
-            async with made(backend, request_for(folder, run_id)) as sandbox:
+            await self.swept(run_id)
+            async with made(backend, self.request(folder, run_id)) as sandbox:
                 assert not await sandbox.reattach(recorded, "main/1")
 
     async def test_ended_background_is_no_loss(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
         folder = tmp_path / "box"
         owner = await self._owner(folder, run_id, "begin main/1", "spawn echo quick", "shell sleep 0.3")
         await killed(owner)
-        await asyncio.to_thread(kill_strays, run_id)
-        async with made(backend, request_for(folder, run_id)) as sandbox:
+        await self.swept(run_id)
+        async with made(backend, self.request(folder, run_id)) as sandbox:
             assert await sandbox.reattach(True, "main/1")
 
     async def test_world_too_large_to_copy(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
@@ -210,12 +222,15 @@ class RecoveryContract(CommandContract):
         large = "shell truncate -s 100M large"
         owner = await self._owner(folder, run_id, large, "begin main/1", "shell echo x >file")
         await killed(owner)
-        await asyncio.to_thread(kill_strays, run_id)
-        async with made(backend, request_for(folder, run_id)) as sandbox:
+        await self.swept(run_id)
+        async with made(backend, self.request(folder, run_id)) as sandbox:
             assert sandbox.open_step == "main/1"
             assert not await sandbox.reattach(False, "main/1")
-        async with made(backend, request_for(folder, run_id)) as sandbox:
+        async with made(backend, self.request(folder, run_id)) as sandbox:
             assert await sandbox.reattach(True, "main/1")
+
+    async def _none(self, run_id: str) -> bool:
+        return not await self.running(run_id, "")
 
     async def _owner(
         self, folder: Path, run_id: str, *lines: str, project: Path | None = None
@@ -233,6 +248,7 @@ class RecoveryContract(CommandContract):
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                 "CONTRACT_PROJECT": str(project or ""),
+                "CONTRACT_IMAGE": self.image or "",
             },
         )
         assert owner.stdout is not None
@@ -244,11 +260,3 @@ class RecoveryContract(CommandContract):
 async def killed(owner: asyncio.subprocess.Process) -> None:
     owner.send_signal(signal.SIGKILL)
     await owner.wait()
-
-
-async def _none(run_id: str) -> bool:
-    return not await running(run_id, "")
-
-
-def _changed(file: Path, before: int) -> bool:
-    return file.stat().st_mtime_ns != before

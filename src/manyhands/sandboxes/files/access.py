@@ -19,7 +19,7 @@ _PUT = 'mkdir -p -- "$1" && exec tar -x -C "$1" -f -'
 _GET = (
     '[ -e "$1" ] || exit 20; [ -r "$1" ] || exit 23; exec tar -c -C "$(dirname -- "$1")" -f - -- "$(basename -- "$1")"'
 )
-_MAX_ARCHIVE = 1 << 30
+MAX_ARCHIVE = 1 << 30
 """Bytes of an archive that is unpacked inside."""
 _READ = """\
 [ -e "$1" ] || exit 20; [ -d "$1" ] && exit 21; [ -f "$1" ] || exit 22; [ -r "$1" ] || exit 23
@@ -61,7 +61,7 @@ def read_plain(root: Path, parts: list[str], shown: str, max_bytes: int) -> byte
         with open_folder(root, parts[:-1]) as folder:
             descriptor = open_regular(folder, parts[-1])
             try:
-                _check_size(os.fstat(descriptor).st_size, shown, max_bytes)
+                check_size(os.fstat(descriptor).st_size, shown, max_bytes)
                 return read_at_most(descriptor, max_bytes)
             finally:
                 os.close(descriptor)
@@ -89,7 +89,7 @@ async def read_inside(run: RunInside, path: str, max_bytes: int) -> bytes:
     """Read a file by a command inside. Raises ToolError."""
     result = await run(["sh", "-c", _READ, "sh", path, str(max_bytes + 1)], timeout=_SECONDS, max_output=max_bytes + 1)
     _check(result, "read", path)
-    _check_size(len(result.output), path, max_bytes)
+    check_size(len(result.output), path, max_bytes)
     return result.output
 
 
@@ -106,9 +106,9 @@ async def write_inside(
 
 async def put_inside(run: RunInside, archive: BinaryIO, path: str) -> None:
     """Unpack a tar archive by a command inside. Raises ToolError."""
-    data = archive.read(_MAX_ARCHIVE + 1)
-    if len(data) > _MAX_ARCHIVE:
-        raise ToolError(f"can't unpack into {path}: more than {_MAX_ARCHIVE:,} bytes")
+    data = archive.read(MAX_ARCHIVE + 1)
+    if len(data) > MAX_ARCHIVE:
+        raise ToolError(f"can't unpack into {path}: more than {MAX_ARCHIVE:,} bytes")
     result = await run(["sh", "-c", _PUT, "sh", path], timeout=_ARCHIVE_SECONDS, input=data)
     _check(result, "unpack into", path)
 
@@ -118,7 +118,7 @@ async def get_inside(run: RunInside, path: str, archive: BinaryIO, max_bytes: in
     command = ["sh", "-c", _GET, "sh", path]
     result = await run(command, timeout=_ARCHIVE_SECONDS, max_output=max_bytes + 1)
     _check(result, "pack", path)
-    _check_size(len(result.output), path, max_bytes)
+    check_size(len(result.output), path, max_bytes)
     archive.write(result.output)
 
 
@@ -147,14 +147,20 @@ def write_on_host(path: Path, shown: str, data: bytes) -> None:
 def _check(result: ExecResult, doing: str, path: str) -> None:
     if result.timed_out:
         raise ToolError(f"can't {doing} {path}: it took longer than {_SECONDS:.0f} seconds")
-    if result.exit_code in _REASONS:
-        raise ToolError(_REASONS[result.exit_code].format(path=path))
-    if result.exit_code != 0:
-        text = result.output.decode(errors="replace").strip()[-300:]
-        raise ToolError(f"can't {doing} {path}: {text or f'exit code {result.exit_code}'}")
+    check_result(result.exit_code, result.output, doing, path)
 
 
-def _check_size(size: int, shown: str, max_bytes: int) -> None:
+def check_result(exit_code: int | None, output: bytes, doing: str, path: str) -> None:
+    """Raises ToolError if a command that reads or writes a file failed: with what its exit code means, or with what it said."""
+    if exit_code in _REASONS:
+        raise ToolError(_REASONS[exit_code].format(path=path))
+    if exit_code != 0:
+        text = output.decode(errors="replace").strip()[-300:]
+        raise ToolError(f"can't {doing} {path}: {text or f'exit code {exit_code}'}")
+
+
+def check_size(size: int, shown: str, max_bytes: int) -> None:
+    """Raises ToolError for a file with too many bytes."""
     if size > max_bytes:
         raise ToolError(
             f"{shown} has more than {max_bytes:,} bytes; read a part of it with a command such as head or sed"

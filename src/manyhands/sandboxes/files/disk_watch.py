@@ -296,7 +296,7 @@ class DiskWatch:
 
     async def _below_floor(self, use: DiskUse, space: _Space) -> None:
         others = await asyncio.to_thread(lambda: dict(self._others()))
-        for name, unit in (("size", _gib), ("entries", _files)):
+        for name, unit in (("size", size_in_words), ("entries", _files)):
             mine, free, floor = (getattr(each, name) for each in (use, space.free, space.floor))
             if free >= floor or mine * (len(others) + 1) < floor:
                 continue
@@ -357,7 +357,7 @@ def _excess(use: DiskUse, quota: DiskUse) -> str | None:
     """What is over the quota, in words."""
     more = "" if use.whole else "more than "
     if use.size > quota.size:
-        return f"{more}{_gib(use.size)} of {_gib(quota.size)}"
+        return f"{more}{size_in_words(use.size)} of {size_in_words(quota.size)}"
     if use.entries > quota.entries:
         return f"{more}{_files(use.entries)} of {quota.entries:,}"
     return (
@@ -371,7 +371,8 @@ def _grown(before: DiskUse, now: DiskUse, quota: DiskUse) -> bool:
     return now.size > before.size + quota.size // _REGROWTH or now.entries > before.entries + quota.entries // _REGROWTH
 
 
-def _gib(size: int) -> str:
+def size_in_words(size: int) -> str:
+    """Bytes, in GiB or MiB."""
     return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / (1 << 20):.1f} MiB"
 
 

@@ -18,6 +18,7 @@ import aiohttp
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.processes.children import to_the_end
+from manyhands.sandboxes.project import hidden_below
 from manyhands.sandboxes.remote.driver import ExecStream, Listed, World, WorldSpec
 
 ADDRESS = "MANYHANDS_FAKE_WORLDS"
@@ -82,7 +83,7 @@ class FakeDriver:
             "directory": spec.directory,
             "limits": asdict(spec.limits),
             "project": None if spec.project is None else str(spec.project),
-            "hidden": _hidden(spec),
+            "hidden": [] if spec.project is None else hidden_below(spec.project, spec.hidden),
         }
         made = await self._json("POST", "/worlds", json=body, params=await self._as_owner())
         return World(made["id"], made["workspace"], made["directory"], made["home"])
@@ -259,17 +260,6 @@ class _Stream:
 async def _closed(socket: aiohttp.ClientWebSocketResponse) -> None:
     with suppress(aiohttp.ClientError, TimeoutError, OSError):
         await asyncio.wait_for(socket.close(), 2)
-
-
-def _hidden(spec: WorldSpec) -> list[str]:
-    if spec.project is None:
-        return []
-    found = {
-        str(each.resolve().relative_to(spec.project))
-        for each in spec.hidden
-        if spec.project in each.resolve().parents and each.is_dir()
-    }
-    return sorted(found)
 
 
 def _check(status: int, text: str) -> None:

@@ -26,7 +26,7 @@ def main() -> None:
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     running: dict[int, int] = {}
-    orders.sendall(b"{}\n")
+    orders.sendall(b"{}")
     while True:
         ready, _, _ = select.select([orders.fileno(), read_end], [], [], 1.0)
         if orders.fileno() in ready:
@@ -34,14 +34,17 @@ def main() -> None:
             if not message:
                 os._exit(0)
             order = json.loads(message)
-            pid = _started(order, descriptors)
-            running[pid] = order["number"]
+            try:
+                running[_started(order, descriptors)] = order["number"]
+            except BlockingIOError as error:  # the limit on processes
+                os.write(descriptors[2], f"{error}\n".encode())
+                orders.sendall(json.dumps({"number": order["number"], "code": 126}).encode())
             for descriptor in descriptors:
                 os.close(descriptor)
         if read_end in ready:
             os.read(read_end, 1000)
         for number, code in _reaped(running):
-            orders.sendall(json.dumps({"number": number, "code": code}).encode() + b"\n")
+            orders.sendall(json.dumps({"number": number, "code": code}).encode())
 
 
 def _reaped(running: dict[int, int]) -> list[tuple[int, int]]:

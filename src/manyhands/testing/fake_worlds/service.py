@@ -211,7 +211,7 @@ class Service:
         root, spec = world.root, world.spec
         project = ["--ro-bind", spec["project"], f"{root}/project"] if spec["project"] else []
         for hidden in spec["hidden"]:
-            project += ["--tmpfs", f"{root}/project/{hidden}"]
+            project += ["--tmpfs", f"{root}/project/{hidden}", "--remount-ro", f"{root}/project/{hidden}"]
         usr = ["--ro-bind", "/usr", f"{root}/usr"] if world.config["host_programs"] else []
         limits = spec["limits"]
         world.group = make_group(memory=limits["memory"], processes=limits["processes"])
@@ -237,15 +237,13 @@ class Service:
             raise web.HTTPServiceUnavailable(text="the world does not start") from None
 
     async def _read_ends(self, world: KeptWorld, orders: socket.socket) -> None:
-        loop, rest = asyncio.get_running_loop(), b""
+        loop = asyncio.get_running_loop()
         try:
             while data := await loop.sock_recv(orders, _CHUNK):
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    said = json.loads(line)
-                    end = world.ends.pop(said.get("number", 0), None)
-                    if end is not None and not end.done():
-                        end.set_result(said.get("code", 0))
+                said = json.loads(data)
+                end = world.ends.pop(said.get("number", 0), None)
+                if end is not None and not end.done():
+                    end.set_result(said.get("code", 0))
         except OSError:
             pass
         orders.close()
@@ -515,7 +513,7 @@ def _size_of(root: Path) -> int:
     for folder, _, names in os.walk(root):
         for name in names:
             try:
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+                total += os.lstat(os.path.join(folder, name)).st_size
             except OSError:
                 continue
     return total

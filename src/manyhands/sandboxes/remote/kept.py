@@ -1,0 +1,171 @@
+"""What is noted of a world in the folder of its attempt, so that a later process can go on in it.
+
+In the folder::
+
+    world.json    the world, whose it is, and its checkpoint: written aside, then renamed
+    open_step     JSON {place, complete}: the last step begun, and whether the checkpoint is the world from before it
+    live          there while processes run in the background: they die with their owner, and no snapshot brings them back
+    state/shell   the persistent shell's last state
+
+Nothing is synced: like the checkpoints of folders, this guards against the death of processes, not against that of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.sandboxes.commands.shell_state import ShellState
+from manyhands.sandboxes.remote.driver import FOLDER, Driver, World
+
+_WORLD, _STEP, _LIVE = "world.json", "open_step", "live"
+_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWorld:
+    """A world as its folder tells."""
+
+    driver: str
+    """The kind of its driver."""
+    identity: str
+    """Of the engine, see ``Driver.identity``."""
+    world: World
+    name: str
+    labels: dict[str, str]
+    image: str | None
+    """What the item asked for."""
+    snapshot: str | None = None
+    """The checkpoint; None: the image itself is the world before the first change."""
+    shell: ShellState | None = None
+    """The shell's state that belongs to the snapshot."""
+    base: str | None = None
+    """The snapshot that the world itself was made of."""
+
+    def to_json(self) -> dict[str, Any]:
+        shell = None if self.shell is None else [self.shell.directory, self.shell.script]
+        return {**asdict(replace(self, shell=None)), "shell": shell}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> KeptWorld:
+        shell = value["shell"]
+        return cls(
+            **{**value, "world": World(**value["world"]), "shell": None if shell is None else ShellState(*shell)}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStep:
+    """What ``open_step`` says."""
+
+    address: str
+    complete: bool
+
+
+def read_world(folder: Path) -> KeptWorld | None:
+    """The world that belongs to an attempt's folder; None if none was made, or it can't be read."""
+    try:
+        return KeptWorld.from_json(json.loads((folder / _WORLD).read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+async def discard_world(folder: Path, driver: Driver) -> None:
+    """Remove the world that belongs to an attempt's folder, whatever state it is in, with its snapshots. Does nothing if there is none.
+    The folder stays. Raises ItemError(SANDBOX_LOST) if the engine does not answer."""
+    kept = await asyncio.to_thread(read_world, folder)
+    if kept is None or kept.driver != driver.kind:
+        return
+    try:
+        async with asyncio.timeout(_SECONDS):
+            if kept.identity == await driver.identity():
+                await _discard(kept, driver)
+    except TimeoutError as error:
+        raise ItemError(Cause.SANDBOX_LOST, f"{driver.kind}: a world could not be removed in time") from error
+    (folder / _WORLD).unlink(missing_ok=True)
+
+
+async def _discard(kept: KeptWorld, driver: Driver) -> None:
+    await driver.delete(kept.world.id)
+    for found in await driver.listed({FOLDER: kept.labels[FOLDER]}):
+        if found.snapshot:
+            await driver.delete_snapshot(found.id)
+        else:
+            await driver.delete(found.id)
+
+
+class Notes:
+    """The notes in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.world = read_world(folder)
+        self._is_live: bool | None = None
+
+    @property
+    def step(self) -> OpenStep | None:
+        """The step begun last; None if there is none."""
+        try:
+            value = json.loads((self._folder / _STEP).read_bytes())
+            return OpenStep(str(value["place"]), bool(value["complete"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def begun(self) -> bool:
+        """Whether any step was begun, also if its note can't be read."""
+        return (self._folder / _STEP).exists()
+
+    @property
+    def live(self) -> bool:
+        return (self._folder / _LIVE).exists()
+
+    def note_world(self, world: KeptWorld | None) -> None:
+        """Raises ItemError(SANDBOX_LOST)."""
+        self.world = world
+        if world is None:
+            with suppress(OSError):
+                (self._folder / _WORLD).unlink(missing_ok=True)
+        else:
+            self._write(_WORLD, world.to_json())
+
+    def note_step(self, step: OpenStep) -> None:
+        """Raises ItemError(SANDBOX_LOST)."""
+        self._write(_STEP, {"place": step.address, "complete": step.complete})
+
+    def note_live(self, live: bool) -> None:
+        """Raises ItemError(SANDBOX_LOST)."""
+        if live == self._is_live:
+            return
+        try:
+            if live:
+                (self._folder / _LIVE).touch()
+            else:
+                (self._folder / _LIVE).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unwritten(error) from error
+        self._is_live = live
+
+    def forget(self) -> None:
+        """The world is gone: whatever was begun in it can't go on."""
+        self.note_world(None)
+        with suppress(OSError):
+            (self._folder / _STEP).unlink(missing_ok=True)
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        aside = self._folder / f".{name}.new"
+        try:
+            aside.write_bytes(json.dumps(value).encode())
+            aside.replace(self._folder / name)
+        except OSError as error:
+            raise _unwritten(error) from error
+
+
+def _unwritten(error: OSError) -> ItemError:
+    return ItemError(Cause.SANDBOX_LOST, f"can't keep what is known of the sandbox: {error.strerror}")

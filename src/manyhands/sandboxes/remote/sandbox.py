@@ -1,0 +1,582 @@
+"""The sandbox that is made of a driver's world."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.failures import Cause
+from manyhands.processes.children import ExecResult, to_the_end
+from manyhands.processes.output import Capture
+from manyhands.sandboxes.base import RESTARTED, check_words
+from manyhands.sandboxes.commands.shell import ShellNotStarted
+from manyhands.sandboxes.commands.shell_state import ShellState, StateFile
+from manyhands.sandboxes.project import PROJECT, variables
+from manyhands.sandboxes.protocol import BackgroundProcess
+from manyhands.sandboxes.remote import files, scripts
+from manyhands.sandboxes.remote.background import KEPT_OUTPUT, RemoteBackground
+from manyhands.sandboxes.remote.disk import WorldWatch
+from manyhands.sandboxes.remote.driver import FOLDER, Driver, World, WorldOptions, WorldSpec
+from manyhands.sandboxes.remote.kept import KeptWorld, Notes, OpenStep
+from manyhands.sandboxes.remote.place import Place
+from manyhands.sandboxes.remote.service import Service
+from manyhands.sandboxes.remote.shell import RemoteShell
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_MAX_STATE = 100_000
+_SECOND_TRIES = (0.1, 0.5, None)
+_KILLED = 137
+_TO_END = 0.1
+_PROBED_AFTER = 5.0
+_PROBE = 5.0
+_DEAR = 5.0
+"""Seconds of a snapshot after which no further one is taken."""
+_SNAPSHOT_SECONDS = 600.0
+_STOP_SECONDS = 120.0
+
+
+class RemoteSandbox:
+    """A ``Sandbox`` in a world of a driver. ``spec``: how its world is made; ``notes``: what is known of it from an earlier process;
+    ``cwd``: where commands start, as the item says."""
+
+    def __init__(
+        self, driver: Driver, spec: WorldSpec, notes: Notes, folder: Path, options: WorldOptions, cwd: str | None
+    ) -> None:
+        self._driver = driver
+        self._spec = spec
+        self._notes = notes
+        self._options = options
+        self._cwd = cwd
+        self._folder = folder
+        self._state: StateFile | None = None
+        self._start_directory = "/"
+        self._place: Place | None = None
+        self._service: Service | None = None
+        self._shell: RemoteShell | None = None
+        self._shell_busy = False
+        self._background: dict[str, RemoteBackground] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._preparing = asyncio.Lock()
+        self._restarts = 0
+        self._running = 0
+        self._answered = 0.0
+        self._changed = notes.step is not None
+        """Whether the world differs from its checkpoint, as far as is known."""
+        self._stepped = notes.step is not None
+        self._dear = False
+        self._checkpointing: asyncio.Task[None] | None = None
+        self._frozen = False
+        self._closing: asyncio.Task[None] | None = None
+        self.lost_because: str | None = None
+        """Why the world could not be brought back."""
+        self._disk = WorldWatch(spec.limits.disk, size=self._size, end=self._remove)
+
+    @property
+    def kind(self) -> str:
+        return self._driver.kind
+
+    @property
+    def workspace(self) -> str:
+        return self._world.workspace
+
+    @property
+    def project(self) -> str | None:
+        return None if self._spec.project is None else PROJECT
+
+    @property
+    def open_step(self) -> str | None:
+        step = self._notes.step
+        return None if step is None else step.address
+
+    async def make(self) -> None:
+        """Have a world. Raises ItemError."""
+        if self._notes.world is None:
+            await self._create(self._spec.image)
+        if self._cwd is not None and self._notes.step is None:
+            await self._prepare()
+
+    async def get_ready(self) -> None:
+        """Start the shells, in a sandbox that has nothing to be brought back. Raises ItemError(SANDBOX_LOST)."""
+        if self._notes.step is None:
+            await self._prepare()
+            with suppress(ShellNotStarted):  # whoever needs it tries again, and learns why
+                self._shell = self._shell or await self._new_shell()
+
+    # Commands
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        timeout: float,
+        input: bytes | None = None,
+        cwd: str | None = None,
+        max_output: int = 100_000,
+        user: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        check_words(command)
+        _check_names(environment or {})
+        await self._prepare()
+        service, directory = self._running_service, self._inside(cwd)
+        async with self._command():
+            result = await self._with_restart_note(
+                lambda: service.run(
+                    command,
+                    directory,
+                    timeout=timeout,
+                    input=input,
+                    max_output=max_output,
+                    user=user,
+                    environment=environment,
+                )
+            )
+        await self._note_liveness(None if service.left_behind or user is not None else service.processes)
+        self._disk.check()
+        return result
+
+    async def shell(self, command: str, *, timeout: float, max_output: int = 100_000) -> ExecResult:
+        if self._shell_busy:
+            return await self._in_a_shell(lambda: self._shell_beside(command, timeout, max_output))
+        self._shell_busy = True
+        try:
+            return await self._in_a_shell(lambda: self._shell_once(command, timeout, max_output))
+        finally:
+            self._shell_busy = False
+
+    async def spawn(self, command: str, *, cwd: str | None = None) -> BackgroundProcess:
+        """Start a command line in the background. Without ``cwd`` it starts where the persistent shell is, with its variables."""
+        check_words([command])
+        await self._prepare()
+        service = self._running_service
+        state = self._shell_state.last
+        directory = self._inside(cwd) if cwd is not None else state.directory
+        script = state.script if len(os.fsencode(state.script)) <= _MAX_STATE else ""
+        self._note_change()
+        self._notes.note_live(True)
+        number = f"p{len(self._background) + 1}"
+        capture = Capture(KEPT_OUTPUT)
+        words = _in_state(await self._has_bash(), directory, command)
+        own = await service.spawned(words, "/", capture, {scripts.STATE_VARIABLE: script})
+        process = self._background[number] = RemoteBackground(number, command, own, capture, service.end)
+        self._in_background(self._after_background(process))
+        self._disk.watch()
+        return process
+
+    def background(self) -> Mapping[str, BackgroundProcess]:
+        return dict(self._background)
+
+    # Files
+
+    async def read_file(self, path: str, *, max_bytes: int = 50_000_000) -> bytes:
+        await self._prepare()
+        return await files.read_file(self._running_service, self._inside(path), max_bytes)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        await self._prepare()
+        self._note_change()
+        await files.write_file(
+            self._running_service, self._inside(path), data, project=self.project, workspace=self.workspace
+        )
+
+    async def put(self, archive: BinaryIO, path: str) -> None:
+        await self._prepare()
+        self._note_change()
+        await files.put(self._running_service, self._running_place, archive, self._inside(path))
+
+    async def get(self, path: str, archive: BinaryIO, *, max_bytes: int) -> None:
+        await self._prepare()
+        await files.get(self._running_service, self._running_place, self._inside(path), archive, max_bytes)
+
+    # Steps
+
+    async def begin_step(self, address: str) -> None:
+        self._check_open()
+        checkpointing = self._checkpointing
+        if checkpointing is not None:
+            await asyncio.wait([checkpointing])
+        if self._notes.live:
+            await self._prepare()
+            await self._note_liveness(None)
+        if self._changed:
+            await to_the_end(self._checkpoint())
+        self._disk.check()
+        self._notes.note_step(OpenStep(address, complete=not self._changed and not self._notes.live))
+        self._stepped = self._changed = True
+
+    async def end_step(self) -> None:
+        self._check_open()
+        if self._checkpointing is None or self._checkpointing.done():
+            self._checkpointing = asyncio.ensure_future(self._checkpoint())
+
+    async def reattach(self, recorded: bool, address: str) -> bool:
+        self._check_open()
+        self.lost_because = await self._lost_because(recorded, address)
+        return self.lost_because is None
+
+    async def freeze(self) -> None:
+        self._check_open()
+        if self._frozen or self._service is None or self._service.broken:
+            return
+        self._frozen = True
+        shell = [] if self._shell is None else [self._shell.pid]
+        if not await self._service.freeze(shell):
+            await self._restart()
+
+    async def thaw(self) -> None:
+        frozen, self._frozen = self._frozen, False
+        if frozen and self._service is not None and not self._service.broken:
+            await to_the_end(self._service.thaw())
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await to_the_end(_outcome(self._closing))
+
+    async def _close(self) -> None:
+        if self._checkpointing is not None:  # a snapshot half taken would be nobody's
+            await asyncio.wait([self._checkpointing])
+        for task in self._tasks:
+            task.cancel()
+        await self._disk.close()
+        with suppress(
+            ItemError, TimeoutError
+        ):  # what the engine does not end now, it ends with its owner, or the next sweep does
+            async with asyncio.timeout(_STOP_SECONDS):
+                if self._notes.world is not None:
+                    await self._driver.stop(self._notes.world.world.id)
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Give up all streams of what does not run any more."""
+        shell, self._shell = self._shell, None
+        service, self._service = self._service, None
+        for each in (shell, service):
+            if each is not None:
+                await each.close()
+
+    # The world
+
+    @property
+    def _world(self) -> World:
+        if self._notes.world is None:
+            raise ItemError(Cause.SANDBOX_LOST, "the sandbox has no world")
+        return self._notes.world.world
+
+    @property
+    def _running_service(self) -> Service:
+        if self._service is None:
+            raise ItemError(Cause.SANDBOX_LOST, "the sandbox does not run")
+        return self._service
+
+    @property
+    def _running_place(self) -> Place:
+        if self._place is None:
+            raise ItemError(Cause.SANDBOX_LOST, "the sandbox does not run")
+        return self._place
+
+    async def _create(self, image: str | None) -> None:
+        """Make the world of an image, or of a snapshot."""
+        identity = await self._driver.identity()
+        before = self._notes.world
+        world = await self._driver.create(replace(self._spec, image=image))
+        kept = KeptWorld(self._driver.kind, identity, world, self._spec.name, dict(self._spec.labels), self._spec.image)
+        if before is not None:
+            kept = replace(kept, snapshot=before.snapshot, shell=before.shell, base=before.snapshot)
+        self._notes.note_world(kept)
+
+    async def _prepare(self) -> None:
+        """Have the world running, and its service shell: somebody outside may have ended it. Raises ItemError."""
+        async with self._preparing:
+            self._check_open()
+            if self._service is not None and not self._service.broken and await self._answers():
+                return
+            if self._service is not None:
+                await self._end_inside()
+                self._restarts += 1
+            await self._start()
+
+    async def _answers(self) -> bool:
+        """Whether the service shell answers, as far as that is known from a moment ago."""
+        if time.monotonic() - self._answered > _PROBED_AFTER:
+            try:
+                await self._running_service.inner(":", timeout=_PROBE)
+            except ItemError:
+                return False
+        self._answered = time.monotonic()
+        return True
+
+    async def _end_inside(self) -> None:
+        """End all that may run in the world, for a fresh start of it."""
+        await self._leave()
+        await self._driver.stop(self._world.id)
+
+    async def _restart(self) -> None:
+        async with self._preparing:
+            await self._end_inside()
+            self._restarts += 1
+
+    async def _start(self) -> None:
+        await self._driver.start(self._world.id)
+        world = self._world
+        place = Place(self._driver, world, self._spec.limits, variables(self.project, world.workspace))
+        service = Service(place)
+        await service.start()
+        self._place, self._service = place, service
+        self._answered = time.monotonic()
+        await self._find_start(service)
+        self._check_open()
+
+    async def _find_start(self, service: Service) -> None:
+        """Make, or look for, the directory where commands start."""
+        cwd, world = self._cwd, self._world
+        if cwd is None:
+            self._start_directory = world.directory if self.project is None else PROJECT
+        else:
+            self._start_directory = posixpath.normpath(posixpath.join(world.workspace, cwd))
+            made = "" if posixpath.isabs(cwd) else 'mkdir -p -- "$1" && '
+            code, _ = await service.inner(f'{made}cd -- "$1"', self._start_directory)
+            if code != 0:
+                raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} is no folder in the sandbox")
+        if self._state is None:
+            self._state = StateFile(self._folder / "state" / "shell", self._start_directory)
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise ItemError(Cause.SANDBOX_LOST, "the sandbox is closed")
+        self._disk.check()
+
+    def _inside(self, path: str | None) -> str:
+        """A path as seen inside, made absolute."""
+        if path is None:
+            return self._start_directory
+        if "\0" in path or not path:
+            raise ToolError("a path can't be empty or hold a NUL character")
+        return posixpath.join(self._start_directory, path)
+
+    @asynccontextmanager
+    async def _command(self) -> AsyncIterator[None]:
+        """A command of people's runs as long as this is open."""
+        self._note_change()
+        self._running += 1
+        try:
+            with self._disk.command():
+                yield
+        finally:
+            self._running -= 1
+
+    async def _with_restart_note(self, run: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
+        """What a command came to. One that ended because the whole world was ended meanwhile says so, and the next finds it started anew,
+        with its files."""
+        service = self._service
+        result = await run()
+        self._answered = time.monotonic()
+        if result.exit_code in (0, None) or self._closing is not None or service is None:
+            return result
+        if result.exit_code == _KILLED and not service.broken:
+            await asyncio.sleep(_TO_END)  # what is ended with the world ends a little before it
+        if not service.broken:
+            return result
+        await self._prepare()
+        return replace(result, exit_code=_KILLED, output=result.output + RESTARTED)
+
+    # The persistent shell
+
+    async def _in_a_shell(self, attempt: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
+        """Try several times to get a shell: something may just have ended everything, so that the first one can't start."""
+        for pause in _SECOND_TRIES:
+            try:
+                result = await attempt()
+                self._disk.check()
+                return result
+            except ShellNotStarted as error:
+                if pause is None:
+                    raise ItemError(Cause.SANDBOX_LOST, f"the shell does not start: {error}") from error
+                await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    async def _shell_once(self, command: str, timeout: float, max_output: int) -> ExecResult:
+        await self._prepare()
+        if self._shell is not None and not self._shell.alive:
+            await self._shell.close()
+            self._shell = None
+        shell = self._shell = self._shell or await self._new_shell()
+        try:
+            async with self._command():
+                result = await self._with_restart_note(
+                    lambda: shell.run(command, timeout=timeout, max_output=max_output)
+                )
+        finally:
+            if shell.state is not self._shell_state.last:
+                self._shell_state.take(shell.state)
+        await self._note_liveness(shell.processes, jobs=shell.state.jobs)
+        return result
+
+    async def _shell_beside(self, command: str, timeout: float, max_output: int) -> ExecResult:
+        await self._prepare()
+        shell = await self._new_shell()
+        try:
+            async with self._command():
+                result = await self._with_restart_note(
+                    lambda: shell.run(command, timeout=timeout, max_output=max_output)
+                )
+        finally:
+            await to_the_end(shell.close())
+        await self._note_liveness(shell.processes, jobs=shell.state.jobs)
+        return result
+
+    @property
+    def _shell_state(self) -> StateFile:
+        if self._state is None:
+            raise ItemError(Cause.SANDBOX_LOST, "the sandbox does not run")
+        return self._state
+
+    async def _new_shell(self) -> RemoteShell:
+        service = self._running_service
+        shell = RemoteShell(
+            self._running_place,
+            self._shell_state.last,
+            fallback=self._start_directory,
+            end=service.end,
+            alive=service.runs,
+        )
+        await shell.start()
+        return shell
+
+    async def _has_bash(self) -> bool:
+        return (await self._running_service.inner("command -v bash >/dev/null"))[0] == 0
+
+    # What is left running
+
+    async def _after_background(self, process: RemoteBackground) -> None:
+        await process.ended()
+        with suppress(ItemError):  # whoever uses the world learns what is wrong with it
+            await self._note_liveness(None)
+
+    async def _note_liveness(self, processes: set[int] | None, *, jobs: bool = False) -> None:
+        """Note whether anything runs that commands left behind. ``processes``: all that there are, if that is known."""
+        if self._closing is not None or self._service is None:
+            return
+        if jobs or any(process.exit_code is None for process in self._background.values()):
+            self._notes.note_live(True)
+        elif self._running:
+            return  # the last command sees to it
+        elif processes is not None and self._running_place.world.alone and processes <= self._running_place.own:
+            self._notes.note_live(False)
+        else:
+            self._notes.note_live(bool(await self._service.left()))
+
+    def _note_change(self) -> None:
+        """The world is about to change. What tools do that only look is no change: once there are steps, only these count."""
+        if not self._stepped:
+            self._changed = True
+
+    def _in_background(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Checkpoints
+
+    async def _checkpoint(self) -> None:
+        """Take a snapshot, unless that would be in vain or too dear."""
+        size = await self._disk.look()
+        if not self._changed or not self._options.checkpoints or self._dear or self._closing is not None:
+            return
+        if self._notes.live or (size is not None and size > self._options.checkpoint_limit):
+            return
+        kept = self._notes.world
+        if kept is None:
+            return
+        state = None if self._state is None else self._state.last
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(_SNAPSHOT_SECONDS):
+                snapshot = await self._driver.snapshot(kept.world.id, self._spec.labels)
+        except (ItemError, TimeoutError):  # then it is not there, and the next step is only marked
+            return
+        self._dear = time.monotonic() - began > _DEAR
+        self._notes.note_world(replace(kept, snapshot=snapshot, shell=state))
+        self._changed = False
+        if kept.snapshot not in (None, kept.base):
+            with suppress(ItemError):  # removed with the item
+                await self._driver.delete_snapshot(kept.snapshot)
+
+    async def _lost_because(self, recorded: bool, address: str) -> str | None:
+        """Bring the world back; why that can't be done, or None."""
+        kept, step = self._notes.world, self._notes.step
+        if kept is None:
+            return "its world is not known"
+        if self._notes.live:
+            return "background processes ran in it"
+        if step is None:
+            return "its step is not known" if self._notes.begun else None
+        if step.address != address:
+            return "it belongs to another step"
+        if kept.driver != self._driver.kind or kept.identity != await self._driver.identity():
+            return f"its world is at another engine, or the machine was started anew ({kept.driver})"
+        if recorded:
+            return await self._go_on(kept)
+        if not step.complete:
+            return "its world was too large or too busy for a checkpoint"
+        await self._driver.delete(kept.world.id)
+        await self._restore(kept)
+        return None
+
+    async def _go_on(self, kept: KeptWorld) -> str | None:
+        """Start the same world, in which nothing is to run any more."""
+        found = await self._driver.listed({FOLDER: self._spec.labels[FOLDER]})
+        if all(each.id != kept.world.id for each in found):
+            return "its world is gone"
+        if not self._driver.ends_with_owner:
+            await self._driver.stop(kept.world.id)
+        await self._prepare()
+        return None
+
+    async def _restore(self, kept: KeptWorld) -> None:
+        """Make the world anew as it was at the checkpoint."""
+        await self._create(kept.snapshot or self._spec.image)
+        self._changed = False
+        await self._prepare()
+        self._shell_state.take(kept.shell or ShellState(self._start_directory))
+
+    # Space
+
+    async def _size(self) -> int | None:
+        return await self._driver.size(self._world.id)
+
+    async def _remove(self) -> None:
+        """End the world, and free its space at once."""
+        kept = self._notes.world
+        self._notes.forget()
+        if kept is None:
+            return
+        with suppress(ItemError):
+            await self._driver.delete(kept.world.id)
+            if kept.snapshot is not None:
+                await self._driver.delete_snapshot(kept.snapshot)
+
+
+async def _outcome(task: asyncio.Task[None]) -> None:
+    await task
+
+
+def _check_names(environment: Mapping[str, str]) -> None:
+    for name, value in environment.items():
+        if _NAME.match(name) is None or "\0" in value:
+            raise ItemError(Cause.INVALID_INPUT, f"environment: {name!r} can't be set")
+
+
+def _in_state(bash: bool, directory: str, command: str) -> list[str]:
+    if bash:
+        return ["bash", "--noprofile", "--norc", "-c", scripts.IN_BASH_STATE, "bash", directory, command]
+    return ["/bin/sh", "-c", scripts.IN_SH_STATE, "sh", directory, command]

@@ -1,0 +1,286 @@
+"""The persistent shell of a world: a bash, or where there is none a plain ``sh``, behind one of an engine's ``exec`` streams.
+
+Its script comes as its input; its output is what commands write, its errors are its reports (``commands.shell_state``). The two travel
+separately and may overtake each other, so that the end of a command is marked in both. A plain ``sh`` has only its directory and its
+exported variables as its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shlex
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.failures import Cause
+from manyhands.processes.children import ExecResult, to_the_end
+from manyhands.processes.output import Capture
+from manyhands.sandboxes.commands.shell import ShellNotStarted
+from manyhands.sandboxes.commands.shell_state import Report, ShellState, bash_beginning, bash_line
+from manyhands.sandboxes.remote import scripts
+from manyhands.sandboxes.remote.place import LAST_WORDS, Place, result_of
+from manyhands.sandboxes.remote.streams import Marked, Stream
+
+_OUTPUT, _STATUS = 201, 202
+_STARTING = 20.0
+_ASKED_EVERY = 2.0
+"""Seconds after which it is looked whether a shell still lives that has not answered."""
+_LEFT_OVER = 1 << 16
+_SH_BEGINNING = """\
+{{ eval {state}; }} >/dev/null 2>&1
+cd -- {directory} 2>/dev/null || cd -- {fallback}
+exec 8>&1 9>&2 >/dev/null 2>&1
+__manyhands_report() {{
+  {end}{{ printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; jobs; {more}printf '\\0'; export -p; printf '\\0'; }} >&9 2>/dev/null
+}}
+trap '__manyhands_report exit "$?"' EXIT
+{ready}
+"""
+
+Ender = Callable[[int, Sequence[int]], Awaitable[None]]
+"""Ends all processes with a soft tag, and before them those with the ids."""
+Alive = Callable[[int], Awaitable[bool]]
+"""Whether a process runs, by its id inside."""
+
+
+class RemoteShell:
+    """One shell in a world. ``state``: what it goes on from, and afterwards its last known state."""
+
+    def __init__(self, place: Place, state: ShellState, *, fallback: str, end: Ender, alive: Alive) -> None:
+        self._place = place
+        self._fallback = fallback
+        self._end = end
+        self._is_alive = alive
+        self.state = state
+        self.processes: set[int] | None = None
+        """The ids of the processes of the world at the end of the last command; None if that is not known."""
+        self._token, self._mark = secrets.token_hex(16), secrets.token_hex(16)
+        self._stream = Stream()
+        self._kind = ""
+        self._noise = b""
+        self._pid = 0
+        self._ready = [asyncio.Event(), asyncio.Event()]
+        self._report = Report(begun=True)
+        self._capture = Capture(_LEFT_OVER)
+        self._marked = asyncio.Event()
+        self._output = Marked(self._mark, lambda data: None, self._output_mark)
+        self._starting = Marked(self._mark, self._note_noise, self._status_mark)
+        self._named = asyncio.Event()
+        self._usable = True
+        self._tag = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take a command."""
+        return self._usable and not self._stream.ended.is_set()
+
+    @property
+    def pid(self) -> int:
+        """Its id inside."""
+        return self._pid
+
+    async def start(self) -> None:
+        """Raises ShellNotStarted, or ItemError."""
+        place = self._place
+        await self._stream.open(
+            place.driver,
+            place.world.id,
+            place.command(scripts.SHELL),
+            output=self._output.feed,
+            errors=self._feed_status,
+            environment=place.environment,
+        )
+        try:
+            async with asyncio.timeout(_STARTING):
+                await self._until(self._named)
+                await self._stream.write(self._beginning().encode(errors="surrogateescape"))
+                for ready in self._ready:
+                    await self._until(ready)
+        except TimeoutError:
+            await self.close()
+            raise ShellNotStarted("it does not answer") from None
+        except BaseException:
+            await to_the_end(self.close())
+            raise
+        place.own.add(self._pid)
+        self._output.sink = self._capture_output
+
+    async def run(self, command: str, *, timeout: float, max_output: int) -> ExecResult:
+        """Run one command line. Afterwards ``alive`` says whether this shell can take another one. Raises ToolError for text that no
+        shell can take, and ItemError(SANDBOX_LOST) if the shell's end is not known."""
+        if "\0" in command:
+            raise ToolError("the command holds a NUL character, which no shell takes; leave it out")
+        began = time.monotonic()
+        self._capture = self._with_leftovers(max_output)
+        self._marked.clear()
+        self._tag = self._place.new_tag()
+        self.processes = None
+        try:
+            exit_code = await self._execute(command, began + timeout)
+            if exit_code is None:
+                await self._abort()
+        except asyncio.CancelledError:
+            await to_the_end(self._abort())
+            raise
+        capture, self._capture = self._capture, Capture(_LEFT_OVER)
+        return result_of(capture, exit_code, timed_out=exit_code is None, seconds=time.monotonic() - began)
+
+    async def close(self) -> None:
+        """Let it end, but leave alone what runs in its background."""
+        self._usable = False
+        self._place.own.discard(self._pid)
+        await self._stream.close_input()
+        await self._stream.close()
+
+    async def _execute(self, command: str, deadline: float) -> int | None:
+        """The exit code; None if the time limit was reached."""
+        sending = asyncio.ensure_future(self._stream.write(self._line(command).encode(errors="surrogateescape")))
+        reporting = asyncio.ensure_future(self._report.arrived.wait())
+        ending = asyncio.ensure_future(self._stream.ended.wait())
+        try:
+            while not (reporting.done() or ending.done()) and (left := deadline - time.monotonic()) > 0:
+                await asyncio.wait(
+                    [reporting, ending], timeout=min(left, _ASKED_EVERY), return_when=asyncio.FIRST_COMPLETED
+                )
+                if (
+                    not (reporting.done() or ending.done())
+                    and left > _ASKED_EVERY
+                    and not await self._is_alive(self._pid)
+                ):
+                    await asyncio.wait([reporting, ending], timeout=LAST_WORDS, return_when=asyncio.FIRST_COMPLETED)
+                    if not (reporting.done() or ending.done()):  # what it left behind holds its streams open
+                        return await self._gone(137)
+        finally:
+            for task in (sending, reporting, ending):
+                task.cancel()
+        if self._report.arrived.is_set():
+            return await self._read_report(deadline)
+        return await self._gone(self._stream.exit_code) if self._stream.ended.is_set() else None
+
+    async def _read_report(self, deadline: float) -> int | None:
+        fields = self._report.take()
+        if fields is None or fields[0] != self._token:  # something else wrote there: trust this shell no further
+            await self.close()
+            return 1
+        kind, code, directory, jobs, script = fields[1:6]
+        own, _, listed = jobs.partition("|")
+        running = bool(own.strip()) if self._kind == "bash" else "Running" in own or "Stopped" in own
+        self.state = ShellState(directory, script or self.state.script, jobs=running)
+        self.processes = _ids(listed)
+        if not await self._both_marked():
+            await self.close()
+        elif kind != "done":
+            await asyncio.wait([asyncio.ensure_future(self._stream.ended.wait())], timeout=0.2)
+            await self.close()
+        return int(code)
+
+    async def _both_marked(self) -> bool:
+        try:
+            async with asyncio.timeout(LAST_WORDS):
+                await self._marked.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _gone(self, exit_code: int | None) -> int:
+        """It ended without a report: by ``exec``, by a signal, or with the world."""
+        await self.close()
+        if exit_code is None:
+            raise ItemError(Cause.SANDBOX_LOST, "the connection to the shell broke")
+        return exit_code
+
+    async def _abort(self) -> None:
+        """Stop the running command, and with it this shell; what earlier commands left in the background goes on."""
+        self._usable = False
+        await self._end(self._tag, [self._pid])
+        await self.close()
+
+    def _line(self, command: str) -> str:
+        if self._kind == "bash":
+            return f"builtin ulimit -S -x {self._tag} >/dev/null 2>&1\n{bash_line(command, _OUTPUT)}"
+        tag = f"{{ ulimit -S -w {self._tag} || ulimit -S -x {self._tag}; }} >/dev/null 2>&1\n"
+        return f'{tag}command eval {shlex.quote(command)} </dev/null >&8 2>&1; __manyhands_report done "$?"\n'
+
+    def _beginning(self) -> str:
+        listing = "printf '|'; printf ' %s' /proc/[0-9]*; " if self._place.world.alone else ""
+        if self._kind == "bash":
+            return bash_beginning(
+                self.state,
+                token=self._token,
+                fallback=self._fallback,
+                exports=(),
+                output=_OUTPUT,
+                status=_STATUS,
+                report=2,
+                ready=self._marks(f'ready $$" >&{_OUTPUT}', f'ready $$" >&{_STATUS}', "builtin "),
+                end=f"builtin printf '\\0%s end\\0' {self._mark} >&{_OUTPUT}; ",
+                more=listing.replace("printf", "builtin printf"),
+            )
+        return _SH_BEGINNING.format(
+            state=shlex.quote(self.state.script),
+            directory=shlex.quote(self.state.directory),
+            fallback=shlex.quote(self._fallback),
+            token=self._token,
+            ready=self._marks('ready $$" >&8', 'ready $$" >&9', ""),
+            end=f"printf '\\0%s end\\0' {self._mark} >&8; ",
+            more=listing,
+        )
+
+    def _marks(self, one: str, two: str, builtin: str) -> str:
+        return "; ".join(f"{builtin}printf '\\0%s %s\\0' {self._mark} \"{each}" for each in (one, two))
+
+    async def _until(self, event: asyncio.Event) -> None:
+        """Wait for it; raises ShellNotStarted if the shell ends before."""
+        tasks = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._stream.ended.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if not event.is_set():
+            raise ShellNotStarted(self._noise.decode(errors="replace").strip()[-300:] or "it ended at once")
+
+    def _feed_status(self, data: bytes) -> None:
+        if not self._named.is_set():
+            line, end, data = (self._noise + data).partition(b"\n")
+            self._noise = line
+            if not end:
+                return
+            self._kind, self._noise = line.decode(errors="replace"), b""
+            self._named.set()
+        if self._ready[1].is_set():
+            self._report.feed(data)
+        else:
+            self._starting.feed(data)
+
+    def _note_noise(self, data: bytes) -> None:
+        if self._ready[1].is_set():  # came in one piece with the mark
+            self._report.feed(data)
+        else:
+            self._noise = (self._noise + data)[-1000:]
+
+    def _status_mark(self, words: list[str]) -> None:
+        if words[0] == "ready" and words[1:] and words[1].isdigit():
+            self._pid = int(words[1][:9])
+            self._ready[1].set()
+
+    def _output_mark(self, words: list[str]) -> None:
+        (self._ready[0] if words[0] == "ready" else self._marked).set()
+
+    def _capture_output(self, data: bytes) -> None:
+        self._capture.feed(data)
+
+    def _with_leftovers(self, max_output: int) -> Capture:
+        """A fresh capture that begins with what background jobs wrote since the last command."""
+        capture = Capture(max_output)
+        if self._capture.total:
+            capture.feed(self._capture.read(0, self._capture.limit))
+        return capture
+
+
+def _ids(listed: str) -> set[int] | None:
+    """The processes in a list of their folders; None if it is none."""
+    names = [word.removeprefix("/proc/") for word in listed.split()]
+    return {int(name) for name in names} if names and all(name.isdecimal() for name in names) else None

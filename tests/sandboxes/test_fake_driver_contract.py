@@ -1,0 +1,28 @@
+"""A sandbox made of a driver keeps the contract, over a service on this machine."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from manyhands.testing.fake_worlds.driver import fake_service
+from manyhands.testing.sandbox_contract import SandboxContract
+
+
+@pytest.fixture(scope="module", autouse=True)
+def service() -> Iterator[str]:
+    with fake_service() as address:
+        yield address
+
+
+class TestFakeDriver(SandboxContract):
+    make_backend = """
+from manyhands.sandboxes.remote.backend import RemoteBackend
+from manyhands.testing.fake_worlds.driver import FakeDriver
+backend = RemoteBackend(FakeDriver())
+"""
+    root_is_own = True
+    host_workspace = False
+    home_is_workspace = False
+    user = 0
+    capabilities = 0x4FB
+    finds_hidden = True
