@@ -29,7 +29,7 @@ from manyhands.engine.contract import Context, Effect
 from manyhands.io.locations import Location
 from manyhands.processes.templates import CommandTemplate
 from manyhands.sandboxes.kinds import AUTO
-from manyhands.sandboxes.project import PROJECT, WORKSPACE_VARIABLE, project_note
+from manyhands.sandboxes.project import PROJECT, project_note
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 
 OptionsT = TypeVar("OptionsT", bound=WorldSettings)
@@ -96,22 +96,6 @@ class Furnishing:
     def for_item(self, item: ItemWorld, fields: Mapping[str, Json] | None = None) -> Furnished:
         """What one item gets. ``fields``: of its row, for commands that name some."""
         return Furnished(self, item, fields or {})
-
-    def note(self, *, files: bool = False) -> str | None:
-        """A paragraph for a model on where it may read and write; None if there is nothing to say. ``files``: the item brings some."""
-        filled = files or self.template is not None
-        if self.project is not None and self._starts_in_workspace:
-            place = f"{self.project}" if self.sandbox == _LOCAL else PROJECT
-            change = "must not be changed" if self.sandbox == _LOCAL else "can be read but not changed"
-            return (
-                "Commands and relative paths start in the workspace, which holds the files to work on and can be written to. "
-                f"The project, {place}, {change}. The paths of both are in ${WORKSPACE_VARIABLE} and $PROJECT."
-            )
-        if self.project is not None and self.cwd is None:
-            return project_note(self.project, sandbox=self.sandbox)
-        if filled and self.cwd is None:
-            return "Commands and relative paths start in the workspace, which holds the files to work on."
-        return None
 
     @property
     def _starts_in_workspace(self) -> bool:
@@ -303,6 +287,25 @@ def limit_notices(limits: SandboxLimits, most_memory: int, most_cpus: float) -> 
 def as_word(value: Json) -> str:
     """A row's field as text: as it is, or else as JSON; nothing for None."""
     return value if isinstance(value, str) else "" if value is None else line(value)
+
+
+def world_note(options: WorldSettings, *, files: bool = False) -> str | None:
+    """A paragraph for a model on where it may read and write; None if there is nothing to say. ``files``: its item brings some."""
+    if options.cwd is not None:
+        return None
+    if options.project is None:
+        filled = files or options.workspace is not None
+        return (
+            "Commands and relative paths start in the workspace, which holds the files to work on." if filled else None
+        )
+    if options.workspace is None:
+        return project_note(options.project, sandbox=options.sandbox)
+    local = options.sandbox == _LOCAL
+    change = "must not be changed" if local else "can be read but not changed"
+    return (
+        "Commands and relative paths start in the workspace, which holds the files to work on and can be written to. "
+        f"The project, {options.project if local else PROJECT}, {change}."
+    )
 
 
 def world_name(run_id: str, context: Context, part: str | int | None = None) -> str:

@@ -55,6 +55,10 @@ class CommandRecord:
             return f"exit code {self.exit_code}"
         return f"{self.omitted:,} bytes of its output were cut out" if self.omitted else None
 
+    def kept(self) -> dict[str, Any]:
+        """What a result keeps of it."""
+        return {"output": self.output, "problem": self.problem}
+
     @property
     def last_words(self) -> str:
         """The end of its output, on one line."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.agents.toolbox import RunTools, outside_record
+from manyhands.agents.worlds.furnishing import check_commands
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.engine.contract import Item, PlannedItem
@@ -30,6 +31,7 @@ from manyhands.workloads.csv_jobs.rows.images import check_image_columns
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, check_column, id_column_index, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
+from manyhands.workloads.csv_jobs.rows.worlds import COLLECTED_COLUMNS, check_world_columns
 from manyhands.workloads.csv_jobs.spec import JobChanges, JobSpec, concurrency_limit
 from manyhands.workloads.csv_jobs.stages.definitions import Definitions
 from manyhands.workloads.csv_jobs.stages.row_stages import Stage, stage_columns, stages_for
@@ -214,13 +216,18 @@ def check_headers(options: JobSpec, headers: Sequence[str]) -> None:
         id_column_index(options.id_column, headers)
     prompt_columns(options.prompt_columns, headers)
     check_image_columns(options, headers)
+    check_world_columns(options, headers)
+    check_commands(options, headers)
+    beside = [] if options.collect is None else [*COLLECTED_COLUMNS]
     if options.stages:
         stages = stages_for(options.stages, headers)
-        check_output_columns(options.output_columns, headers, stage_columns(stages, flatten=True), open=False)
+        check_output_columns(
+            options.output_columns, headers, [*beside, *stage_columns(stages, flatten=True)], open=False
+        )
     else:
         Template.parse(options.instruction or "", headers)
         leaves = leaves_of(options.output_schema or {})
-        check_output_columns(options.output_columns, headers, leaves, open=not leaves)
+        check_output_columns(options.output_columns, headers, [*beside, *leaves], open=not leaves)
 
 
 def default_output(options: JobSpec, job_id: str) -> str:

@@ -476,7 +476,7 @@ _NOT_FOR_FUNCTIONS = ("max_cost", "max_total_tokens", "prices", "max_corrections
 @cache
 def _for_agents() -> frozenset[str]:
     """Settings that only the built-in agent uses."""
-    groups = (MODEL, CONVERSATION, TOOLS)
+    groups = (MODEL, CONVERSATION, TOOLS, WORLD)
     found = {name for name in WorkerSettings.fields if WorkerSettings.about(name).group in groups}
     others = {"call_timeout", "tool_timeout", "reasoning_config", "prefill_messages"}
     return frozenset((found | others) - {"keep_workspaces"})

@@ -31,10 +31,10 @@ from manyhands.runs.folders import open_reader
 from manyhands.runs.making import kept_file
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
-from manyhands.workloads.csv_jobs.rows.images import image_problem
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
+from manyhands.workloads.csv_jobs.rows.worlds import COLLECTED_COLUMNS, row_problem
 from manyhands.workloads.csv_jobs.spec import check_binding
 from manyhands.workloads.csv_jobs.stages.row_stages import stage_columns
 from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
@@ -156,7 +156,7 @@ class CsvJobsWorkload(Workload):
 
     def plan(self) -> Iterable[PlannedItem]:
         options = self._job.options
-        problem = image_problem(options, self._job.pins.missing)
+        problem = row_problem(options, self._job.pins.missing)
         for item in plan_rows(self._job.opened(), options.id_column, options.on_bad_row, problem):
             if self._abandoned:
                 raise Interrupted("the job's creation was abandoned")
@@ -208,8 +208,9 @@ class CsvJobsWorkload(Workload):
                 delimiter=settings.output_delimiter,
             )
         stages = partial(stage_columns, tuple(self._stages.values())) if self._stages else None
+        beside = () if settings.collect is None else COLLECTED_COLUMNS
         return write_export(
-            reader, job.table.headers, settings.output_schema, job.table, target, options, stages=stages
+            reader, job.table.headers, settings.output_schema, job.table, target, options, stages=stages, beside=beside
         )
 
     def assignment(self, item: Item, job_id: str, stage: StageOfRow | None = None) -> Assignment:

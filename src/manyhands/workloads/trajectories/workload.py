@@ -26,7 +26,7 @@ from manyhands.agents.run_settings import (
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask, moment
 from manyhands.agents.toolbox import RunTools, Toolbox
 from manyhands.agents.trajectory import describe_step, fold
-from manyhands.agents.worlds.furnishing import Furnished, Furnishing, world_name
+from manyhands.agents.worlds.furnishing import Furnished, Furnishing, world_name, world_note
 from manyhands.agents.worlds.recorded_commands import CommandRecord
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError
@@ -225,7 +225,7 @@ class TrajectoryWorkload(Workload):
         times = {"began": began, "finished": await self._moment(context, "finished")}
         setup = self._setup(payload, task, toolsets, toolbox)
         if collected is not None:
-            setup["collected"] = {"output": collected.output, "problem": collected.problem}
+            setup["collected"] = collected.kept()
         return await self._outcome(context, payload, setup, toolbox, result, times)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
@@ -268,7 +268,7 @@ class TrajectoryWorkload(Workload):
         options = self._options
         system: Sequence[str] | None = None if payload.system is None else (payload.system,)
         if system is None and toolbox.changes_world:
-            note = self._furnishing.note(files=bool(payload.world.get("files")))
+            note = world_note(options, files=bool(payload.world.get("files")))
             system = None if note is None else (BASE_PROMPT, TOOLS_PROMPT, note)
         return AgentTask(
             payload.prompt,

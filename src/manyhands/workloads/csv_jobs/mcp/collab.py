@@ -20,6 +20,7 @@ from uuid import UUID, uuid5
 
 from manyhands.agents.options import AgentOptions
 from manyhands.agents.run_settings import API_KEY, keys_in
+from manyhands.agents.worlds.settings import COLUMNS
 from manyhands.core.errors import RunError, ToolError, UserError
 from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.formats import check_name
@@ -27,6 +28,7 @@ from manyhands.models.headers import headers_among
 from manyhands.runs.making import kept_file
 from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.protocol import Sandbox
+from manyhands.sandboxes.settings import RowImageSettings
 from manyhands.tools.protocol import ParentRun, ToolEnvironment, ToolResult
 from manyhands.tools.results import result_of
 from manyhands.workloads.csv_jobs.folders import SHORT
@@ -63,7 +65,12 @@ _MAX_INSTRUCTION_BYTES = 1_000_000
 _MAX_SUFFIX_CHARS = 10
 _IDS = UUID("6f1c0a52-8f0e-4d53-9d5b-52d1a5b3a6f1")
 _STATE = "collab_written"
-_OF_THE_RUN = frozenset(("data_dir", "executor", "max_concurrency", "on_end", "prices"))
+_OF_THE_RUN = frozenset(
+    (
+        *("data_dir", "executor", "max_concurrency", "on_end", "prices"),
+        *("workspace", "workspace_digest", "setup", "collect", *COLUMNS, *RowImageSettings.fields),
+    )
+)
 _ALSO_INHERITED = ("project", "max_depth", "log_prefix_chars")
 _PART_OF_WAIT = 0.9
 """How much of a call's time it may spend on waiting; the rest is for bringing the results."""
@@ -263,6 +270,8 @@ def inherited(parent: ParentRun) -> dict[str, Any]:
     names = [name for name in AgentOptions.fields if name not in _OF_THE_RUN]
     given = {name: parent.options.get(name) for name in (*names, *_ALSO_INHERITED)}
     settings = {name: value for name, value in given.items() if value is not None}
+    if variables := [each for each in settings.pop("container_env", ()) if "=" in each]:
+        settings["container_env"] = variables  # the values of others are not recorded
     settings |= {"data_dir": str(parent.jobs), "max_depth": parent.max_depth}
     if "toolsets" in parent.options:
         deeper = parent.depth + 1 < parent.max_depth

@@ -75,9 +75,10 @@ def write_export(
     options: ExportOptions,
     *,
     stages: Callable[[bool], Sequence[Leaf]] | None = None,
+    beside: Sequence[Leaf] = (),
 ) -> int:
     """Write all rows in order, each with its cells and its result (``Columns`` names the columns); returns their number. ``stages``: the
-    columns of a job with stages, given whether results are flattened.
+    columns of a job with stages, given whether results are flattened; ``beside``: columns besides those of results, first.
 
     What is written is of one moment, and takes the place of ``target`` only when it is whole. Folders are made.
     A CSV file has the table's delimiter and decimal commas; one whose name ends in ``.tsv`` has tabs. One that ends in ``.gz`` is
@@ -93,9 +94,9 @@ def write_export(
     with reader.snapshot():
         flatten = options.flatten if options.columns is None else _names_results(options.columns, headers)
         if stages is not None:
-            columns = Columns.of(headers, stages(flatten or options.columns is not None))
+            columns = Columns.of(headers, [*beside, *stages(flatten or options.columns is not None)])
         else:
-            columns = Columns.of(headers, _leaves(reader, schema) if flatten else ())
+            columns = Columns.of(headers, [*beside, *(_leaves(reader, schema) if flatten else ())])
         if options.columns is not None:
             open_ended = stages is None and not leaves_of(schema or {})
             columns = columns.chosen_from(options.columns, open=open_ended)
@@ -235,6 +236,8 @@ class Leaf:
     """Its type by the schema, if that states one."""
     column: str | None = None
     """The name of its column; None: ``SPREAD`` and the path."""
+    recorded: bool = False
+    """Whether it is a property of a row's record, beside its result."""
 
     def of(self, result: Json) -> Json:
         """Its value in a result; None where that does not have it."""
@@ -451,7 +454,7 @@ def read_rows(reader: RunReader, columns: Columns, time: TimeOf) -> Iterator[Val
         )
         if leaves:
             result = values[index]
-            values += [leaf.of(result) for leaf in leaves]
+            values += [leaf.of(report if leaf.recorded else result) for leaf in leaves]
         yield values
 
 

@@ -27,6 +27,9 @@ from manyhands.agents.run_settings import (
     with_endpoint,
 )
 from manyhands.agents.toolbox import changed_functions
+from manyhands.agents.worlds.furnishing import as_secret, check_world, with_template
+from manyhands.agents.worlds.settings import looked_up
+from manyhands.agents.worlds.templates import check_apart
 from manyhands.core import VERSION
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, UserError
@@ -59,9 +62,10 @@ from manyhands.workloads.csv_jobs.prepared import (
     with_table_of_now,
 )
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions
-from manyhands.workloads.csv_jobs.rows.images import image_demand, image_problem, left_demand, row_images
+from manyhands.workloads.csv_jobs.rows.images import image_demand, left_demand, row_images
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows, under_other_headers
 from manyhands.workloads.csv_jobs.rows.updating import Changes, TableUpdate
+from manyhands.workloads.csv_jobs.rows.worlds import check_rows, row_problem
 from manyhands.workloads.csv_jobs.service.control import RunnerStart, launch
 from manyhands.workloads.csv_jobs.service.status import (
     CANCELLED,
@@ -157,8 +161,10 @@ class JobService:
     ) -> Spawned:
         options = with_machine_limit(self._with_endpoint(spec.resolved(), notice), self._environ)
         options, memory = with_memory_limit(options)
+        options = await asyncio.to_thread(with_template, options, None, notice)
         job = await prepare(options, job_id, depth=depth, notice=notice)
         self._check(job, notice)
+        await asyncio.to_thread(_check_worlds, job, folder)
         job = await self._pinned(job, notice)
         if memory is not None:
             notice(str(memory))
@@ -215,6 +221,9 @@ class JobService:
         if limit != options.max_concurrency_limit:
             given["max_concurrency_limit"] = limit
         secrets = self._secrets(options)
+        now = await asyncio.to_thread(with_template, options, recorded.options, notice)
+        if now.workspace_digest != recorded.options.workspace_digest:
+            given["workspace_digest"] = now.workspace_digest
         keep_files(options, folder)
         return await self._launched(folder, RunnerStart(secrets, given, retry_failed))
 
@@ -455,9 +464,10 @@ class JobService:
         if options.worker_kind != "agent":
             return {}
         headers = as_secrets(headers_for(options, self._environ), API_KEY)
+        others = headers | as_secret(looked_up(options, self._environ))
         if API_KEY in self._given and options.api_key is None:
-            return key_secrets(API_KEY, keys_in(self._given, API_KEY)) | headers
-        return key_secrets(API_KEY, usable_keys(options, self._environ)) | headers
+            return key_secrets(API_KEY, keys_in(self._given, API_KEY)) | others
+        return key_secrets(API_KEY, usable_keys(options, self._environ)) | others
 
     def _changed(self, options: JobSpec, changes: Mapping[str, Any] | None) -> tuple[JobSpec, dict[str, Any]]:
         """The recorded settings with changes, and these as a runner gets them. Raises UserError for those that can't be used."""
@@ -521,6 +531,18 @@ class JobService:
         raise RunError(f"{folder}: {answer.get('error', 'the process that executes this job does not answer')}")
 
 
+def _check_worlds(job: PreparedJob, folder: Path) -> None:
+    """Raises UserError for what the sandboxes of agents can't be given."""
+    options = job.options
+    if options.worker_kind != "agent":
+        return
+    check_world(options, options, images=options.image is not None or row_images(options) is not None)
+    if options.workspace is not None:
+        check_apart(Path(options.workspace), folder)
+    if options.on_bad_row == "fail":
+        check_rows(job.opened(), options)
+
+
 def _left(folder: Path, limit: int | None) -> int:
     """How many rows are to be executed yet, up to a limit."""
     with closing(open_reader(folder)) as reader:
@@ -535,7 +557,7 @@ def _updated(folder: Path, keep: bool, settings: Mapping[str, Any], pins: Pins, 
         headers, table = job.table.headers, job.opened()
 
         def rows() -> Iterator[PlannedItem]:
-            problem = image_problem(options, pins.missing)
+            problem = row_problem(options, pins.missing)
             return plan_rows(table, options.id_column, options.on_bad_row, problem)
 
         def removed(payload: Json) -> Json:

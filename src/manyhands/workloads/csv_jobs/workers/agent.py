@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -27,6 +27,7 @@ from manyhands.agents.run_settings import (
 )
 from manyhands.agents.task import TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask
 from manyhands.agents.toolbox import RunTools, Toolbox
+from manyhands.agents.worlds.furnishing import Furnished, Furnishing, world_name, world_note
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.jsonio import Json, line
@@ -36,14 +37,13 @@ from manyhands.models.headers import headers_among
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
-from manyhands.sandboxes.project import project_note
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.worlds.backend import opened_backend
 from manyhands.tools.protocol import ParentRun, Tool, ToolEnvironment, ToolResult
 from manyhands.tools.schema import Arguments, checked
-from manyhands.workloads.csv_jobs.rows.images import row_images
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL, quoted, same_id
+from manyhands.workloads.csv_jobs.rows.worlds import RowWorlds
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from manyhands.workloads.csv_jobs.workers.reports import (
     Accepted,
@@ -92,7 +92,7 @@ class AgentWorker:
         self._secrets = dict(secrets or {})
         self._depth = depth
         self._recorded = options.recorded()
-        self._images = None if options.ignore_images else row_images(options)
+        self._worlds = worlds_of(options, self._secrets, run_folder)
         self._settings = AgentSettings(
             chat_settings(options),
             max_turns=options.max_turns,
@@ -122,7 +122,7 @@ class AgentWorker:
             model: ChatModel = NeverCalled()
             backend: SandboxBackend = NeverCalled()
             if not replay:
-                if any(tool.changes_world for tool in tools):
+                if any(tool.changes_world for tool in tools) or worlds_of(options, secrets, run_folder).needs_sandbox:
                     backend = await stack.enter_async_context(opened_backend(options, pins, run_folder))
                 headers = headers_among(secrets, API_KEY)
                 model = model_of(options, keys_in(secrets, API_KEY), run_folder, options, headers=headers)
@@ -141,7 +141,9 @@ class AgentWorker:
             raise timeout_error(assignment.max_seconds) from None
 
     async def _execute(self, context: Context, assignment: Assignment) -> Accepted:
-        async with World(context, self._backend, lambda: self._request(context, assignment)) as world:
+        furnished = self._worlds.furnished(assignment.row, assignment.columns)
+        async with World(context, self._backend, lambda: self._request(context, assignment, furnished)) as world:
+            await furnished.prepare(context, world)
             environment = ToolEnvironment(
                 world.sandbox,
                 context.clock,
@@ -159,21 +161,19 @@ class AgentWorker:
                 world=world,
                 follow_up=_reminding(assignment),
             )
-        if reporting.accepted is None:
-            raise _without_report(result, reporting)
-        return reporting.accepted
+            if reporting.accepted is None:
+                raise _without_report(result, reporting)
+            collected = await furnished.collect(context, world)
+        if collected is None:
+            return reporting.accepted
+        return replace(reporting.accepted, collected=collected.kept())
 
-    def _request(self, context: Context, assignment: Assignment) -> SandboxRequest:
-        project, stage = self._options.project, assignment.stage
-        return SandboxRequest(
-            # A stage has a folder of its own: what is recorded of a folder is how the steps of one conversation left it.
-            context.workspace if stage is None else context.workspace / f"stage-{stage.number}",
-            process_mark(assignment.job_id),
-            image=None if self._images is None else self._images.image(assignment.row),
-            limits=sandbox_limits(self._options),
-            project=None if project is None else Path(project),
-            hidden=own_folders(self._run_folder),
-        )
+    def _request(self, context: Context, assignment: Assignment, furnished: Furnished) -> SandboxRequest:
+        stage = assignment.stage
+        # A stage has a folder of its own: what is recorded of a folder is how the steps of one conversation left it.
+        folder = context.workspace if stage is None else context.workspace / f"stage-{stage.number}"
+        part = None if stage is None else stage.number
+        return furnished.request(folder, process_mark(assignment.job_id), world_name(assignment.job_id, context, part))
 
     def _parent(self, context: Context, job_id: str) -> ParentRun:
         return parent_run(
@@ -185,6 +185,12 @@ class AgentWorker:
             depth=self._depth + 1,
             max_depth=self._options.max_depth,
         )
+
+
+def worlds_of(options: JobSpec, secrets: Mapping[str, str], run_folder: Path) -> RowWorlds:
+    """What a job's rows get. ``secrets``: the workload's."""
+    furnishing = Furnishing.of(options, sandbox_limits(options), secrets, hidden=own_folders(run_folder))
+    return RowWorlds(options, furnishing)
 
 
 def tools_of(options: JobSpec, run_tools: RunTools) -> list[Tool]:
@@ -201,8 +207,9 @@ class AgentTasks:
         self._tools = tuple(tools)
         self._toolboxes: dict[bytes | None, Toolbox] = {}
         self._system: tuple[str, ...] = (_SYSTEM, TOOLS_PROMPT)
-        if options.project is not None and any(tool.changes_world for tool in tools):
-            self._system += (project_note(options.project, sandbox=options.sandbox),)
+        note = world_note(options, files=options.files_field is not None)
+        if note is not None and any(tool.changes_world for tool in tools):
+            self._system += (note,)
 
     def task(self, assignment: Assignment) -> AgentTask:
         """The task of a row, or of one of its stages."""

@@ -89,6 +89,8 @@ class Accepted:
     """The worker requests to end the job."""
     corrections: int = 0
     """Refused reports before it."""
+    collected: Mapping[str, Any] | None = None
+    """What the job's command gave when the conversation had ended: ``output``, and ``problem`` if it is not to be relied on."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -97,12 +99,20 @@ class Accepted:
             "via": self.via,
             "stop": self.stop,
             "corrections": self.corrections,
+            **({} if self.collected is None else {"collected": dict(self.collected)}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The reverse of ``to_json``."""
-        return cls(value["result"], value["reported_at"], value["via"], value["stop"], value["corrections"])
+        return cls(
+            value["result"],
+            value["reported_at"],
+            value["via"],
+            value["stop"],
+            value["corrections"],
+            value.get("collected"),
+        )
 
 
 class Worker(Protocol):

@@ -80,7 +80,7 @@ class _Row:
         """All of them as one report."""
         last = self.reports[-1] if self.reports else Accepted({}, None, NO_WORKER)
         stop, corrections = any(each.stop for each in self.reports), sum(each.corrections for each in self.reports)
-        return Accepted(self.entries, last.reported_at, last.via, stop, corrections)
+        return Accepted(self.entries, last.reported_at, last.via, stop, corrections, last.collected)
 
 
 class StagedWork:
