@@ -57,6 +57,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "jobs": ("manyhands.cli.jobs:run", "run an agent on each row of a table: create, monitor and control jobs"),
     "memory": ("manyhands.cli.memory:run", "benchmark the long-term memory of agents in one long conversation"),
     "mcp": ("manyhands.cli.jobs.mcp:run", "serve the tools for jobs over MCP"),
+    "sandbox": ("manyhands.cli.sandboxes.group:run", "check a kind of sandboxes: what works, and how long it takes"),
     "check-endpoint": ("manyhands.cli.endpoints.check:run", "find out what an endpoint can do, and what to set for it"),
     "simulate": ("manyhands.cli.simulate:run", "serve the simulated model over HTTP"),
 }
