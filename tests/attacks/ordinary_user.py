@@ -21,7 +21,15 @@ ROOT = Path(__file__).resolve().parents[2]
 USER = 54_321
 """An id that no account has."""
 NEEDED = ("pytest", "pytest-asyncio", "pytest-timeout")
-COPIED = ("src/manyhands", "tests/attacks", "tests/sandboxes", "tests/support", "tests/__init__.py", "pyproject.toml")
+COPIED = (
+    "src/manyhands",
+    "tests/attacks",
+    "tests/network",
+    "tests/sandboxes",
+    "tests/support",
+    "tests/__init__.py",
+    "pyproject.toml",
+)
 SECONDS = 300.0
 
 

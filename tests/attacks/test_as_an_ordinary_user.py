@@ -38,6 +38,7 @@ if os.getuid() == 0:  # an ordinary user has performed all others as one
         [
             ("attacks/test_commands_inside.py", 15),
             ("attacks/test_owned_programs.py", 1),
+            ("network/test_egress_from_the_shell.py", 30),
             *(pytest.param(f"attacks/test_{name}.py", least, marks=pytest.mark.slow) for name, least in LONGER.items()),
             *(pytest.param(f"sandboxes/test_{name}_contract.py", 50, marks=pytest.mark.slow) for name in BACKENDS),
         ],
