@@ -650,6 +650,9 @@ def _network_allow(folder: BatchFolder) -> None:
             )
             assert folder.batch(*where).code == 0
             assert json.loads(results(server.bodies)[0])["output"].strip() == said
+    shown = run_command(folder.path, "show", str(folder.run("other")), "1")
+    assert "127.0.0.1 1 refused" in shown.out
+    assert run_command(folder.path, "check", str(folder.run("listed"))).code == 0
     assert "--network_allow 'a.example:80' names a port" in refused(folder, "--network_allow=b.example,a.example:80")
     assert "give --network or --network_allow, not both" in refused(folder, "--network_allow=b.example", "--network")
     assert "the local sandbox can't keep" in refused(folder, "--network_allow=b.example", "--sandbox=local")

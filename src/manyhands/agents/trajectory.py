@@ -23,6 +23,7 @@ from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Item, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.models.openai.response import RAW
+from manyhands.network.counts import NETWORK, in_words
 from manyhands.runs.ledger import timestamp
 from manyhands.tools.protocol import ToolResult
 from manyhands.tools.results import bounded
@@ -220,6 +221,8 @@ def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:
         return _agent_step(step)
     if step.kind == CLOCK:
         return [(CLOCK, str(timestamp(step.output)))]
+    if step.kind == NETWORK:
+        return [(NETWORK, in_words(step.output["hosts"]) or "no host was asked for")]
     return [(step.kind, json.dumps(step.output, ensure_ascii=False))]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+NETWORK = "network"
+"""The kind, and the scope, of the step that records such counts."""
 OTHERS = "(other hosts)"
 _MAX_HOSTS = 200
 _MAX_LENGTH = 253

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary
 
-from manyhands.engine.contract import Context
+from manyhands.engine.contract import Context, Effect
+from manyhands.network.counts import NETWORK, HostCounts
 from manyhands.processes.children import to_the_end
 from manyhands.processes.strays import remove_tree
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
@@ -80,6 +81,7 @@ class World:
         self._last_replayed: str | None = None
         self._replayed: set[str] = set()
         self._looked: set[str] = set()
+        self._hosts = HostCounts()
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,7 +89,10 @@ class World:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        used = self._sandbox is not None or bool(self._replayed or self._looked)
         await self.close()
+        if used and kind is None:
+            await self._record_hosts()
 
     def expect(self) -> None:
         """A model is about to be called that may use the sandbox: begin to make it meanwhile, if it is likely to be needed and no step
@@ -168,13 +173,23 @@ class World:
         return self._sandbox
 
     async def _made(self, request: SandboxRequest, address: str | None = None) -> Sandbox:
-        sandbox = await self._backend.create(request)
+        sandbox = await self._backend.create(replace(request, hosts=self._hosts))
         try:
             await self._restore(sandbox, address)
         except BaseException:
             await to_the_end(sandbox.close())
             raise
         return sandbox
+
+    async def _record_hosts(self) -> None:
+        """Record which hosts commands asked for since the sandbox was made or brought back, where only some are allowed."""
+        limits = self._request().limits
+        if limits.network_allow and not limits.network:
+
+            async def effect() -> Effect:
+                return Effect({"hosts": self._hosts.to_json()})
+
+            await self._context.scope(NETWORK).step(NETWORK, {"allowed": list(limits.network_allow)}, effect)
 
     async def _restore(self, sandbox: Sandbox, address: str | None) -> None:
         """Bring the sandbox to the state after the last recorded step. ``address``: of the step that follows, if it is known."""
