@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import socket
+import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +28,11 @@ def engine_address(kind: str, environment: Mapping[str, str] | None = None) -> s
     if given := environment.get(VARIABLES[kind]):
         return given
     return next((f"{_UNIX}{path}" for path in _usual(kind, environment) if path.is_socket()), None)
+
+
+def expected_address(kind: str) -> str:
+    """The same, or where an engine would be."""
+    return engine_address(kind) or f"{_UNIX}{next(_usual(kind, os.environ))}"
 
 
 def is_local(address: str) -> bool:
@@ -47,6 +56,26 @@ def unreachable(kind: str) -> str | None:
         if problem is None
         else f"the engine at {address} does not answer ({problem}): {_START[kind]}, or set {VARIABLES[kind]}"
     )
+
+
+def rlimits(address: str) -> dict[str, int]:
+    """The hard limits ``nofile`` and ``nproc`` of an engine's process, as far as they can be seen, at most our own: it can't give
+    containers more. Those without a bound are left out."""
+    found = {
+        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "nproc": resource.getrlimit(resource.RLIMIT_NPROC)[1],
+    }
+    bounds = {name: bound for name, bound in found.items() if bound != resource.RLIM_INFINITY}
+    if is_local(address):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(_PING_SECONDS)
+            client.connect(address.removeprefix(_UNIX))
+            (pid,) = struct.unpack_from("i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            text = Path(f"/proc/{pid}/limits").read_text()
+            for name, words in (("nofile", "Max open files"), ("nproc", "Max processes")):
+                if limit := re.search(rf"^{words}\s+\S+\s+(\d+)", text, re.MULTILINE):
+                    bounds[name] = min(bounds.get(name, int(limit[1])), int(limit[1]))
+    return bounds
 
 
 def _usual(kind: str, environment: Mapping[str, str]) -> Iterator[Path]:

@@ -43,10 +43,12 @@ class EngineClient:
     @asynccontextmanager
     async def calls(self, doing: str, *, seconds: float = CALL_SECONDS) -> AsyncIterator[aiodocker.Docker]:
         """aiodocker, for calls that together take ``seconds`` at most. Whatever fails becomes ItemError(SANDBOX_LOST), with ``doing``
-        and the engine's words, unless it is handled inside."""
+        and the engine's words, unless it is handled inside; FileNotFoundError, for a path in a container, is left as it is."""
         try:
             async with asyncio.timeout(seconds):
                 yield await self._connected()
+        except FileNotFoundError:
+            raise
         except TimeoutError as error:
             raise self.lost(doing, f"no answer within {seconds:g} seconds") from error
         except DockerError as error:

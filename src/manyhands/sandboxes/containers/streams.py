@@ -1,0 +1,181 @@
+"""A command in a container, with its three streams.
+
+aiodocker takes the streams apart; beyond it are the half close (it closes both directions at once, here only the input ends), telling a
+command that could not be started from one that wrote something (engines write the reason into the command's own output), and the exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+from aiodocker.exceptions import DockerError
+from aiodocker.execs import Exec
+from aiodocker.stream import Stream
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.sandboxes.containers.client import EngineClient
+
+_POLL, _MAX_POLL = 0.004, 0.1
+_CODE_SECONDS = 5.0
+"""How long an engine may take to know the exit code after the output has ended."""
+_REFUSALS = (b"OCI runtime", b"unable to find user", b"Error: ", b"cannot exec", b"runc", b"crun")
+"""How an engine's words on a command that it could not start begin."""
+_NOT_STARTED = (126, 127)
+_USER = re.compile(r"unable to find (?:user|group) ([^:\s]+)|no matching entries in (?:passwd|group) file")
+_CWD = re.compile(r'chdir to cwd \("?([^")]*)"?\)|chdir to `?([^`:\s]+)`?: No such file')
+_PROGRAM = re.compile(r'exec: "([^"]+)"|executable file `?([^`\s]+)`? not found')
+
+
+def not_startable(kind: str, said: str) -> ItemError:
+    """The error for an engine's words on a command, or on a container, that it could not start."""
+    text = " ".join(said.split())[:500]
+    if found := _USER.search(text):
+        return ItemError(Cause.INVALID_INPUT, f"the image has no user {found[1] or 'of that name'} ({text})")
+    if found := _CWD.search(text):
+        return ItemError(Cause.INVALID_INPUT, f"there is no folder {found[1] or found[2]} in the container")
+    if found := _PROGRAM.search(text):
+        return ItemError(Cause.INVALID_INPUT, f"the image has no {found[1] or found[2]}")
+    return ItemError(Cause.SANDBOX_LOST, f"{kind}: can't start a command: {text}")
+
+
+class ContainerExec:
+    """A started command. Made by ``started``."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        exec: Exec,
+        stream: Stream,
+        output: Callable[[bytes], None],
+        errors: Callable[[bytes], None],
+    ) -> None:
+        self._client = client
+        self._exec = exec
+        self._stream = stream
+        self._sinks = {1: output, 2: errors}
+        self._held: list[tuple[int, bytes]] | None = []
+        self._said = asyncio.Event()
+        self._input_open = True
+        self._reading = asyncio.ensure_future(self._read())
+
+    async def confirm(self) -> None:
+        """Wait until the command has begun, and only then hand its output on. Raises ItemError if it could not be started."""
+        pause = _POLL
+        while not self._said.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._said.wait()
+                break
+            if await self._runs():
+                break
+            pause = min(2 * pause, _MAX_POLL)
+        await self._check_refusal()
+        held, self._held = self._held or [], None
+        for number, data in held:
+            self._hand_on(number, data)
+
+    async def write(self, data: bytes) -> None:
+        transport = self._transport()
+        if transport is None or transport.is_closing() or not self._input_open:
+            raise ConnectionError("the command's input is closed")
+        try:
+            await self._stream.write_in(data)
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:
+            raise ConnectionError(str(error)) from error
+
+    async def close_input(self) -> None:
+        transport = self._transport()
+        self._input_open = False
+        if transport is not None and transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+
+    async def wait(self) -> int | None:
+        await asyncio.wait([self._reading])
+        deadline = asyncio.get_running_loop().time() + _CODE_SECONDS
+        pause = _POLL
+        while asyncio.get_running_loop().time() < deadline:
+            try:
+                said = await self._inspected()
+            except ItemError:
+                return None
+            if not said.get("Running") and isinstance(code := said.get("ExitCode"), int):
+                return code
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_POLL)
+        return None
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+        if self._transport() is not None:
+            with suppress(aiohttp.ClientError, OSError, RuntimeError):
+                await self._stream.close()
+        self._stream._closed = True  # else aiodocker warns of streams whose other end closed first
+
+    def _transport(self) -> asyncio.Transport | None:
+        response = self._stream._resp
+        connection = None if response is None else response.connection
+        return None if connection is None else connection.transport
+
+    async def _read(self) -> None:
+        try:
+            while (message := await self._stream.read_out()) is not None:
+                if self._held is None:
+                    self._hand_on(message.stream, message.data)
+                else:
+                    self._held.append((message.stream, message.data))
+                self._said.set()
+        except (aiohttp.ClientError, OSError):
+            pass  # a broken connection is an end without a code
+        finally:
+            self._said.set()
+
+    def _hand_on(self, number: int, data: bytes) -> None:
+        if data and number in self._sinks:
+            self._sinks[number](data)
+
+    async def _runs(self) -> bool:
+        """Whether it has begun: a process id at Docker, which says "running" too early; Podman answers after the start."""
+        said = await self._inspected()
+        return bool(said.get("Pid")) or (not said.get("Running") and said.get("ExitCode") is not None)
+
+    async def _check_refusal(self) -> None:
+        said = b"".join(data for _, data in self._held or ())
+        if not said.startswith(_REFUSALS):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CODE_SECONDS):
+                code = await self.wait()
+                if code in _NOT_STARTED:
+                    raise not_startable(
+                        self._client.kind, b"".join(data for _, data in self._held or ()).decode(errors="replace")
+                    )
+
+    async def _inspected(self) -> Mapping[str, Any]:
+        async with self._client.calls("ask for a command"):
+            return await self._exec.inspect()
+
+
+async def started(
+    client: EngineClient, exec: Exec, output: Callable[[bytes], None], errors: Callable[[bytes], None]
+) -> ContainerExec:
+    """Start a command that the engine knows. Raises ItemError."""
+    async with client.calls("start a command"):
+        stream = exec.start(detach=False)
+        try:
+            await stream.__aenter__()
+        except DockerError as error:
+            raise not_startable(client.kind, error.message) from error
+    command = ContainerExec(client, exec, stream, output, errors)
+    try:
+        await command.confirm()
+    except BaseException:
+        await command.close()
+        raise
+    return command
