@@ -56,15 +56,22 @@ class Kind:
         return self.images is not None or self.unpinned
 
 
+_ENGINE = Kind(
+    driver="manyhands.sandboxes.containers.engines:engine_driver",
+    images="manyhands.sandboxes.containers.engines:engine_images",
+    extra="containers",
+)
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "bubblewrap": Kind(backend="manyhands.sandboxes.bubblewrap.backend:BubblewrapBackend", limits_hosts=True),
         "local": Kind(backend="manyhands.sandboxes.local:LocalBackend"),
+        "docker": _ENGINE,
+        "podman": _ENGINE,
         "ssh": Kind(driver="manyhands.sandboxes.services.ssh.driver:ssh_driver"),
     }
 )
 """Our own."""
-_NOT_YET = ("docker", "podman", "apptainer", "singularity", "modal", "daytona")
+_NOT_YET = ("apptainer", "singularity", "modal", "daytona")
 
 
 def kind_named(name: str) -> Kind:
