@@ -26,6 +26,8 @@ from manyhands.workloads.trajectories.spec import BatchSpec
 from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, run_command, without_times
 from tests.support.commands import PROGRAM, environment
 from tests.support.forked import forked_program
+from tests.support.image_doubles import NAME as BOXES
+from tests.support.image_doubles import Boxes, boxes, pin_of
 from tests.support.own_agent import installed
 
 Check = Callable[[BatchFolder], None]
@@ -725,6 +727,127 @@ def _keep_workspaces(folder: BatchFolder) -> None:
     assert not list(folder.run().rglob("made.txt"))
     asked(folder, "--run_name=kept", "--keep_workspaces", responses=write)
     assert len(list(folder.run("kept").rglob("made.txt"))) == 3
+
+
+# --- Container images
+
+
+def _seen(folder: BatchFolder, registry: Boxes, name: str, *words: str) -> list[str]:
+    """Which image the agent of each row saw around it, in a run of that name, all images being pulled anew."""
+    registry.forget()
+    asked(folder, f"--sandbox={BOXES}", f"--run_name={name}", *words, responses=first_then(shell("echo box=$BOX=")))
+    calls = [line["conversations"] for line in folder.lines(name=name)]
+    return [next(turn["value"] for turn in turns if turn["from"] == "tool").split("box=")[1][:20] for turns in calls]
+
+
+@option("image")
+def _image(folder: BatchFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1", "base:1")
+        folder.write_rows([{"prompt": "one", "image": "own:1"}, "two"])
+        assert _seen(folder, registry, "r", "--image=base:1") == [pin_of("own:1")[:20], pin_of("base:1")[:20]]
+        assert "base:2" in refused(folder, f"--sandbox={BOXES}", "--image=base:2")
+        assert "image was 'base:1'" in folder.batch("--resume", "--image=own:1").err
+
+
+@option("image_field")
+def _image_field(folder: BatchFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1")
+        folder.write_rows([{"prompt": "one", "image": "a picture", "box": "own:1"}])
+        assert _seen(folder, registry, "r", "--image_field=box") == [pin_of("own:1")[:20]]
+
+
+@option("image_template")
+def _image_template(folder: BatchFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("sweb.a_1776_b:1")
+        folder.write_rows([{"prompt": "one", "name": "A__b"}])
+        found = _seen(folder, registry, "r", "--image_template=sweb.{name|swebench}:1")
+        assert found == [pin_of("sweb.a_1776_b:1")[:20]]
+        assert "no text in" in refused(folder, f"--sandbox={BOXES}", "--image_template={nobody}")
+
+
+@option("skip_missing_images")
+def _skip_missing_images(folder: BatchFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1")
+        folder.write_rows([{"prompt": "one", "image": "own:1"}, {"prompt": "two", "image": "gone:1"}])
+        assert "gone:1 (row 2)" in refused(folder, f"--sandbox={BOXES}")
+        assert _seen(folder, registry, "r", "--skip_missing_images") == [pin_of("own:1")[:20]]
+        assert "gone:1" in json.dumps(folder.lines("failures.jsonl"))
+
+
+@option("ignore_images")
+def _ignore_images(folder: BatchFolder) -> None:
+    folder.write_rows([{"prompt": "one", "image": "gone:1"}])
+    assert "--ignore_images" in refused(folder)
+    assert len(asked(folder, "--ignore_images")) == 1
+
+
+@option("pull")
+def _pull(folder: BatchFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1")
+        folder.write_rows([{"prompt": "one", "image": "own:1"}])
+        assert "not here, and --pull is never" in refused(folder, f"--sandbox={BOXES}", "--pull=never")
+        for how, newest in (("missing", False), ("always", True)):
+            _seen(folder, registry, how, f"--pull={how}")
+            assert ("find newest own:1" in registry.asked) is newest
+        assert registry.counts("pull") == {pin_of("own:1"): 2}
+        assert "--pull" in refused(folder, "--pull=sometimes")
+
+
+@option("image_cache")
+def _image_cache(folder: BatchFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1", "own:2", "own:3", size=3_000_000)
+        folder.write_rows([{"prompt": name, "image": name} for name in ("own:1", "own:2", "own:3")])
+        _seen(folder, registry, "large", "--max_concurrency=1", "--image_cache=1GB")
+        assert registry.counts("remove") == {}
+        _seen(folder, registry, "small", "--max_concurrency=1", "--image_cache=7MB")
+        assert sum(registry.counts("remove").values()) == 1
+        assert "--image_cache" in refused(folder, "--image_cache=much")
+
+
+def _engine_options(folder: BatchFolder, *words: str) -> set[str]:
+    """What an engine is told of a run: runtime, checkpoints, their limit, whether they outlive the machine."""
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1")
+        folder.write_rows([{"prompt": "one", "image": "own:1"}])
+        _seen(folder, registry, "r", *words)
+        return set(registry.counts("options"))
+
+
+@option("container_runtime")
+def _container_runtime(folder: BatchFolder) -> None:
+    assert _engine_options(folder, "--container_runtime=runsc") == {"runsc True 67108864 False"}
+
+
+@option("checkpoints")
+def _checkpoints(folder: BatchFolder) -> None:
+    assert _engine_options(folder, "--no-checkpoints") == {"None False 67108864 False"}
+
+
+@option("checkpoint_limit")
+def _checkpoint_limit(folder: BatchFolder) -> None:
+    assert _engine_options(folder, "--checkpoint_limit=1GiB") == {"None True 1073741824 False"}
+    assert "--checkpoint_limit" in refused(folder, "--checkpoint_limit=-1")
+
+
+@option("durable_worlds")
+def _durable_worlds(folder: BatchFolder) -> None:
+    assert _engine_options(folder, "--durable_worlds") == {"None True 67108864 True"}
+
+
+@option("unenforced_limits")
+def _unenforced_limits(folder: BatchFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1")
+        (registry.folder / "unenforced").write_text("memory cpu_seconds")
+        folder.write_rows([{"prompt": "one", "image": "own:1"}])
+        assert "can't enforce the limits of memory, cpu seconds" in refused(folder, f"--sandbox={BOXES}")
+        assert len(_seen(folder, registry, "r", "--unenforced_limits")) == 1
 
 
 @option("tool_timeout")

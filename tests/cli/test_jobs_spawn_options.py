@@ -30,6 +30,8 @@ from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, S
 from tests.support.batches import Ran, ServerThread, run_command
 from tests.support.commands import environment
 from tests.support.forked import forked_program
+from tests.support.image_doubles import NAME as BOXES
+from tests.support.image_doubles import Boxes, boxes, pin_of
 from tests.support.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
 from tests.support.own_agent import installed
 
@@ -763,6 +765,126 @@ def _sequential_tools(folder: JobFolder) -> None:
     assert "written meanwhile" in tool_results(parallel)[0]
     sequential = asked(folder, *words, "--job_name=s", "--sequential_tools", responses=first(calls))
     assert "written meanwhile" not in tool_results(sequential)[0]
+
+
+# --- Container images
+
+
+def _seen(folder: JobFolder, registry: Boxes, name: str, *words: str) -> set[str]:
+    """Which images the agents saw around them, in a job of that name, all images being pulled anew."""
+    registry.forget()
+    where = (f"--sandbox={BOXES}", f"--job_name={name}", "--toolsets=terminal")
+    bodies = asked(folder, *where, *words, responses=first(shell("echo box=$BOX=")))
+    return {json.loads(text)["output"].split("=")[1] for text in tool_results(bodies) if "box=" in text}
+
+
+@option("image")
+def _image(folder: JobFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("base:1")
+        assert _seen(folder, registry, "j", "--image=base:1") == {pin_of("base:1")}
+        assert "base:2" in refused(
+            folder, f"--sandbox={BOXES}", "--image=base:2", "--toolsets=terminal", "--model=simulated"
+        )
+
+
+@option("image_field")
+def _image_field(folder: JobFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1", "own:2")
+        folder.write_rows(["own:1", "own:2", "own:1"])
+        assert _seen(folder, registry, "j", "--image_field=text") == {pin_of("own:1"), pin_of("own:2")}
+        assert registry.counts("find") == {"own:1": 1, "own:2": 1}
+        assert registry.counts("pull") == {pin_of("own:1"): 1, pin_of("own:2"): 1}
+        assert "image_field" in refused(folder, "--image_field=nobody", "--model=simulated")
+
+
+@option("image_template")
+def _image_template(folder: JobFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("r.example/a_1776_b:1")
+        folder.write_rows(["A__b"])
+        found = _seen(folder, registry, "j", "--image_template=r.example/{text|swebench}:1")
+        assert found == {pin_of("r.example/a_1776_b:1")}
+
+
+@option("skip_missing_images")
+def _skip_missing_images(folder: JobFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1")
+        folder.write_rows(["own:1", "gone:1", "gone:1"])
+        words = (f"--sandbox={BOXES}", "--image_field=text", "--toolsets=terminal")
+        assert "2 rows whose image does not exist: gone:1" in refused(folder, *words, "--model=simulated")
+        with ServerThread(reporting()) as server:  # like all rows that can't be used, they are no success
+            ran = spawn(folder, f"--base_url={server.base_url}", *words, "--skip_missing_images")
+        assert (ran.code, "2 skipped rows" in ran.err) == (1, True)
+        ledger = json.loads((folder.folder() / "summary.json").read_text())["ledger"]
+        assert (ledger["items"], ledger["completed"], ledger["discarded"]) == (3, 1, 2)
+
+
+@option("ignore_images")
+def _ignore_images(folder: JobFolder) -> None:
+    words = ("--image_field=text", "--sandbox=local", "--toolsets=terminal")
+    assert "--ignore_images" in refused(folder, *words, "--model=simulated")
+    assert len(asked(folder, *words, "--ignore_images")) == 3
+
+
+@option("pull")
+def _pull(folder: JobFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("base:1")
+        where = (f"--sandbox={BOXES}", "--image=base:1", "--toolsets=terminal", "--model=simulated")
+        assert "not here, and --pull is never" in refused(folder, *where, "--pull=never")
+        _seen(folder, registry, "j", "--image=base:1", "--pull=always")
+        assert "find newest base:1" in registry.asked
+
+
+@option("image_cache")
+def _image_cache(folder: JobFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("own:1", "own:2", "own:3", size=3_000_000)
+        folder.write_rows(["own:1", "own:2", "own:3"])
+        _seen(folder, registry, "j", "--image_field=text", "--max_concurrency=1", "--image_cache=7MB")
+        assert sum(registry.counts("remove").values()) == 1
+
+
+def _engine_options(folder: JobFolder, *words: str) -> set[str]:
+    """What an engine is told of a job: runtime, checkpoints, their limit, whether they outlive the machine."""
+    with boxes(folder.path / "double") as registry:
+        registry.publish("base:1")
+        folder.write_rows(["one"])
+        _seen(folder, registry, "j", "--image=base:1", *words)
+        return set(registry.counts("options"))
+
+
+@option("container_runtime")
+def _container_runtime(folder: JobFolder) -> None:
+    assert _engine_options(folder, "--container_runtime=runsc") == {"runsc True 67108864 False"}
+
+
+@option("checkpoints")
+def _checkpoints(folder: JobFolder) -> None:
+    assert _engine_options(folder, "--no-checkpoints") == {"None False 67108864 False"}
+
+
+@option("checkpoint_limit")
+def _checkpoint_limit(folder: JobFolder) -> None:
+    assert _engine_options(folder, "--checkpoint_limit=1GiB") == {"None True 1073741824 False"}
+
+
+@option("durable_worlds")
+def _durable_worlds(folder: JobFolder) -> None:
+    assert _engine_options(folder, "--durable_worlds") == {"None True 67108864 True"}
+
+
+@option("unenforced_limits")
+def _unenforced_limits(folder: JobFolder) -> None:
+    with boxes(folder.path / "double") as registry:
+        registry.publish("base:1")
+        (registry.folder / "unenforced").write_text("memory")
+        words = ("--image=base:1", "--toolsets=terminal", "--model=simulated")
+        assert "can't enforce the limits of memory" in refused(folder, f"--sandbox={BOXES}", *words)
+        assert _seen(folder, registry, "j", "--image=base:1", "--unenforced_limits")
 
 
 @option("keep_workspaces")

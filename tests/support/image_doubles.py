@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
@@ -21,6 +22,8 @@ from manyhands.sandboxes.images.store import Image, PullProgress
 from manyhands.sandboxes.kinds import Kind
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
+from manyhands.sandboxes.remote.driver import Listed
+from manyhands.sandboxes.selection import world_options
 from manyhands.sandboxes.settings import SandboxSettings
 
 NAME = "boxes"
@@ -84,7 +87,7 @@ class BoxStore:
         self.boxes = Boxes(Path(os.environ[_FOLDER]))
 
     async def find(self, reference: str, *, platform: str | None = None, newest: bool = False) -> Image | None:
-        self.boxes.note("find", reference)
+        self.boxes.note("find", *(["newest"] if newest else []), reference)
         if "silent" in reference:
             raise ItemError(Cause.SANDBOX_LOST, "the registry does not answer")
         known = self.boxes.known.get(reference)
@@ -129,9 +132,7 @@ class BoxBackend:
         self._local = LocalBackend()
 
     def unavailable(self) -> str | None:
-        return (
-            (self._boxes.folder / "unavailable").read_text() if (self._boxes.folder / "unavailable").exists() else None
-        )
+        return None
 
     async def create(self, request: SandboxRequest) -> Sandbox:
         assert request.image is not None
@@ -141,11 +142,43 @@ class BoxBackend:
         return await self._local.create(replace(request, image=None, environment=environment))
 
 
+class BoxDriver:
+    """What is asked of an engine before a run begins. It lacks the limits that a file ``unenforced`` names."""
+
+    kind = NAME
+
+    def __init__(self, options: SandboxSettings) -> None:
+        self._boxes = Boxes(Path(os.environ[_FOLDER]))
+        said = world_options(options)
+        self._boxes.note("options", f"{said.runtime} {said.checkpoints} {said.checkpoint_limit} {said.durable}")
+
+    def unavailable(self) -> str | None:
+        path = self._boxes.folder / "unavailable"
+        return path.read_text() if path.exists() else None
+
+    async def identity(self) -> str:
+        return "boxes of this machine"
+
+    async def unenforced(self) -> tuple[str, ...]:
+        path = self._boxes.folder / "unenforced"
+        return tuple(path.read_text().split()) if path.exists() else ()
+
+    async def listed(self, labels: Mapping[str, str]) -> list[Listed]:
+        return []
+
+    async def close(self) -> None:
+        return
+
+
 def _backend(name: str, options: SandboxSettings) -> BoxBackend:
     return BoxBackend()
 
 
-BOXES = Kind(backend=_backend, images=BoxStore)
+def _driver(name: str, options: SandboxSettings) -> Any:
+    return BoxDriver(options)
+
+
+BOXES = Kind(backend=_backend, driver=_driver, images=BoxStore)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from manyhands.sandboxes.images.demand import SHOWN, ImageDemand
 from manyhands.sandboxes.images.lookup import LookedUp, look_up
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.images.store import Image, ImageStore
-from manyhands.sandboxes.kinds import AUTO, Kind, kind_named, names, part_of
+from manyhands.sandboxes.kinds import AUTO, Kind, check_network, kind_named, names, part_of
 from manyhands.sandboxes.remote.driver import Driver
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.sandboxes.settings import SandboxSettings
@@ -85,6 +85,7 @@ async def opened_engine(
         kind = kind_named(name)
         if not kind.takes_images:
             raise _takes_none(name, demand)
+        check_network(name, kind, options)
         try:
             engine = await _answering(name, kind, options)
         except UserError as error:
