@@ -27,6 +27,7 @@ NAVIGATION = {
         "docs/tools",
         "docs/sandboxes",
         "docs/agents-on-a-repository",
+        "docs/harbor-tasks",
         "docs/reference/trajectory-files",
     ],
     "CSV jobs": ["docs/csv-jobs", "docs/job-stages", "docs/job-workers", "docs/mcp", "docs/reference/job-tools"],

@@ -54,6 +54,8 @@ class Refused:
 
     name: str
     reason: str
+    left_out: bool = False
+    """Whether the person chose that such are left out."""
 
 
 def is_task_folder(path: Path) -> bool:

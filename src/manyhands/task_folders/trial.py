@@ -26,7 +26,7 @@ from manyhands.core.jsonio import Json, pretty
 from manyhands.core.redaction import KNOWN
 from manyhands.core.text import printable
 from manyhands.engine.contract import Context, Effect
-from manyhands.io.files import make_private
+from manyhands.io.files import make_private, mask_secrets
 from manyhands.processes.children import ExecResult, to_the_end
 from manyhands.processes.strays import remove_tree
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
@@ -359,7 +359,7 @@ def _overlap(first: str, second: str) -> bool:
 
 def _unpack(archive: io.BytesIO, place: Path, exclude: Sequence[str]) -> dict[str, Any] | None:
     """Unpack what ``Sandbox.get`` gave; what it is, None for an empty folder. Nobody knows who wrote it: of it only files and folders are
-    taken, with nothing of their modes but whether a file can be executed, and no link."""
+    taken, with nothing of their modes but whether a file can be executed, and no link. Known secrets in files are masked."""
     size = files = left_out = 0
     is_folder = False
     with tarfile.open(fileobj=archive) as members:
@@ -382,6 +382,7 @@ def _unpack(archive: io.BytesIO, place: Path, exclude: Sequence[str]) -> dict[st
             target.parent.mkdir(parents=True, exist_ok=True)
             with content, target.open("wb") as stream:
                 shutil.copyfileobj(content, stream)
+            mask_secrets(target)
             target.chmod(0o755 if member.mode & 0o100 else 0o644)
             size += target.stat().st_size
             files += 1

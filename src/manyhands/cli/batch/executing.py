@@ -172,6 +172,10 @@ def _print_statistics(path: Path) -> None:
         verdicts = ", ".join(f"{verdict} {count}" for verdict, count in scores["verdicts"].items())
         mean = "none" if scores["mean"] is None else f"{scores['mean']:.3f}"
         console.print(f"Scores: mean {mean} of {scores['graded']} graded trajectories ({verdicts})")
+        if clipped := scores.get("clipped"):
+            console.print(
+                f"Rewards below 0 or above 1: {clipped} (their scores are 0 or 1; metadata.rewards has them as they were)"
+            )
     if others := statistics.get(NOT_BEST):
         console.print(f"Left out as not the best of their rows: {others} (they are in the batch files)")
     tagged = statistics[ESCAPED_TAGS]

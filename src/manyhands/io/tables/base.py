@@ -54,8 +54,8 @@ class TableInfo:
         return cls(**{**value, "headers": tuple(value["headers"]), "times": None if times is None else tuple(times)})
 
 
-Unit = Literal["line", "row"]
-"""What the numbers of a table count: lines of its file, or its rows."""
+Unit = Literal["line", "row", "task"]
+"""What the numbers of a table count: lines of its file, or its rows; or the task folders of a dataset."""
 
 MAX_LENGTH = 128 << 20
 """Maximum length of a line, and of a cell, in characters."""

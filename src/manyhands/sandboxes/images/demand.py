@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 from manyhands.core.text import counted
 
 SHOWN = 10
 """Images, and rows of each, that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """An image that is built here."""
+
+    folder: Path
+    """With the ``Dockerfile``; it is the context."""
+    seconds: float
+    """That it may take."""
+    wanted_by: str
+    """The first row that needs it, for messages."""
 
 
 class ImageDemand:
@@ -17,6 +31,8 @@ class ImageDemand:
         self.unit = unit
         self.unnamed = unnamed
         """Rows that name none."""
+        self.builds: dict[str, Build] = {}
+        """Those of the images that are built here, by their tags."""
         self._counts: dict[str, int] = {}
         self._rows: dict[str, list[int]] = {}
 

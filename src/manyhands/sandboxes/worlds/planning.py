@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.text import counted
@@ -21,6 +22,7 @@ from manyhands.sandboxes.kinds import AUTO, Kind, check_network, kind_named, nam
 from manyhands.sandboxes.remote.driver import Driver
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.sandboxes.settings import SandboxSettings
+from manyhands.sandboxes.worlds.building import built_images
 
 ENGINES = ("docker", "podman")
 """What ``auto`` takes for items with an image: the first that answers."""
@@ -46,10 +48,13 @@ async def planned_images(
     recorded: Pins = NO_PINS,
     needed: Collection[str] | None = None,
     skip_missing: bool = False,
+    skip_unbuilt: bool = False,
+    build_logs: Path | None = None,
 ) -> Pins:
     """What the images of a run mean. ``demand``: those that its rows name, and which do; ``recorded``: what an earlier session of the run
     found, which stays so; ``needed``: the names of these that items still need (None: all); ``skip_missing``: rows whose image does not
-    exist are to be left out, as ``Pins.missing`` says.
+    exist are to be left out, as ``Pins.missing`` says; ``skip_unbuilt``: the same of images that can't be built; ``build_logs``: a folder
+    for what builds print.
 
     Raises UserError, in one line, if the sandbox can't be used on this machine, can't be made of images, or an image does not exist.
     """
@@ -68,7 +73,12 @@ async def planned_images(
     references = [*demand.references, *([by_default] if by_default else [])]
     async with opened_engine(options, demand, prefer=recorded.kind) as engine:
         await _check_limits(options, engine)
-        return await _pinned(options, demand, notice, engine, references, recorded, needed, skip_missing)
+        unbuilt = await built_images(
+            engine.name, engine.store, demand, notice, build_logs, known=recorded.images, skip=skip_unbuilt
+        )
+        references = [each for each in references if each not in unbuilt]
+        pins = await _pinned(options, demand, notice, engine, references, recorded, needed, skip_missing)
+        return replace(pins, missing=(*pins.missing, *unbuilt))
 
 
 @asynccontextmanager

@@ -66,6 +66,8 @@ class PromptItem:
     """As in ``dataset.rows.Row``, in JSON."""
     fields: dict[str, Any] = field(default_factory=dict)
     """As in ``dataset.rows.Row``."""
+    task: dict[str, Any] = field(default_factory=dict)
+    """As in ``dataset.rows.Row``, in JSON; empty for anything else than a task."""
 
     @classmethod
     def of(cls, item: Item) -> PromptItem:
@@ -87,6 +89,7 @@ class PromptItem:
             list(row.messages),
             row.world.to_json(),
             row.fields,
+            {} if row.task is None else row.task.to_json(),
         )
 
     @property
@@ -103,13 +106,15 @@ class PromptItem:
     def asks_for(self) -> tuple[Any, ...]:
         """What decides how the item is executed."""
         plain = (self.prompt.strip() if isinstance(self.prompt, str) else self.prompt, self.image, self.cwd)
+        if self.task:
+            return (*plain, self.task["digest"])
         asked = (*plain, self.system, self.messages) if self.has_chat else plain
         return (*asked, self.world, self.fields) if self.world or self.fields else asked
 
     def to_json(self) -> dict[str, Any]:
         """The payload; what is absent is left out."""
         values: dict[str, Any] = {"prompt": self.prompt, "prompt_index": self.prompt_index}
-        for name in ("sample", "image", "cwd", "id", "line", "source", "system", "messages", "world", "fields"):
+        for name in ("sample", "image", "cwd", "id", "line", "source", "system", "messages", "world", "fields", "task"):
             if value := getattr(self, name):
                 values[name] = value
         return values

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import tempfile
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -53,14 +56,21 @@ from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
+from manyhands.sandboxes.worlds.building import LOGS
 from manyhands.sandboxes.worlds.planning import planned_images
+from manyhands.task_folders.agents import command_template, program_of
+from manyhands.task_folders.reading import read_tasks
+from manyhands.task_folders.rules import TaskRules
+from manyhands.task_folders.settings import ORACLE
 from manyhands.tools.distributions import availability_notice
 from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
+from manyhands.workloads.trajectories.dataset.task_rows import is_task_dataset
 from manyhands.workloads.trajectories.items import Adoption, PromptItem
 from manyhands.workloads.trajectories.original import is_left_by_original, set_aside
 from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity, prepare
 from manyhands.workloads.trajectories.records import JUDGE_KEY, LOW_SCORE, NO_REASONING, TAGS_IN_VALUES, UNKNOWN_TOOL
 from manyhands.workloads.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.tasks import is_external, variables_as_secret
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
 if TYPE_CHECKING:
@@ -123,18 +133,23 @@ async def _made(
 ) -> Opened[TrajectoryWorkload]:
     if adopt and options.grade_checks is not None:
         raise UserError("--grade can't score what the original program did, of which no conversation is recorded")
-    options = with_endpoint(options, options.model, environ, notice)
+    external = is_external(options, options.agent)
+    options = _without_model(options) if external else with_endpoint(options, options.model, environ, notice)
+    options = _with_rules(options)
     secrets = _secrets(options, environ)
     check_prices(options)
     _warn(options, notice)
     options = with_template(options, None, notice)
-    prepared = await prepare(options, plan_images=partial(_planned_images, options, notice))
+    logs = Path(tempfile.mkdtemp(prefix="manyhands-builds-"))
+    prepared = await prepare(options, plan_images=partial(_planned_images, options, notice, build_logs=logs))
     check_tool_choice(options, prepared.tools)
     _check_worlds(prepared, folder, notice)
+    secrets |= _task_variables(prepared, environ)
     _dataset_notices(prepared, notice)
     kept = set_aside(folder) if adopt else None
     opened = Opened(folder, _workload(prepared, folder, secrets))
     make_run(opened, options, notice)
+    await asyncio.to_thread(_keep_logs, logs, folder)
     if kept is not None:
         _adoption_notices(opened.workload.adoption, kept, options, notice)
     return opened
@@ -156,7 +171,8 @@ async def _continued(
     run = recorded_run(folder, TrajectoryWorkload.name)
     recorded = Prepared.from_json(run.spec, folder.parent)
     options = _at_once(resume_spec(recorded.options, given), recorded.options, given, notice)
-    options = with_endpoint(options, options.model, environ, notice)
+    if not is_external(options, options.agent):
+        options = with_endpoint(options, options.model, environ, notice)
     if _grader_names(recorded.options) != _grader_names(options):
         raise RunError(f"{folder}: a run keeps its graders; start another with --run_name={other_name(folder)}")
     if options.batch_files != recorded.options.batch_files:
@@ -190,6 +206,7 @@ async def _continued(
     prepared = replace(prepared, counts_tags=counts_tags)
     prepared = replace(prepared, options=with_template(options, recorded.options, notice))
     _check_worlds(prepared, folder, notice)
+    secrets |= _task_variables(prepared, environ)
     keep_files(options, folder)
     workload = _workload(prepared, folder, secrets)
     return Opened(
@@ -208,10 +225,18 @@ async def _planned_images(
     *,
     recorded: Pins = NO_PINS,
     needed: Collection[str] | None = None,
+    build_logs: Path | None = None,
 ) -> Pins:
     """See ``planned_images``."""
     return await planned_images(
-        options, demand, notice, recorded=recorded, needed=needed, skip_missing=options.skip_missing_images
+        options,
+        demand,
+        notice,
+        recorded=recorded,
+        needed=needed,
+        skip_missing=options.skip_missing_images,
+        skip_unbuilt=options.skip_invalid,
+        build_logs=build_logs,
     )
 
 
@@ -223,7 +248,53 @@ def _images_left(folder: Path) -> ImageDemand:
             if not row.left_input and (not row.state.final or row.state is ItemState.FAILED):
                 payload = PromptItem.of(row.item)
                 demand.add(payload.image, payload.line)
+                if (verifier := payload.task.get("verifier_image")) is not None:
+                    demand.add(verifier, payload.line)
     return demand
+
+
+def _with_rules(options: BatchSpec) -> BatchSpec:
+    """With what the settings say of all tasks, as a record can't tell which of them were given. Raises UserError for settings that
+    contradict each other, and where there are no tasks, for those that are for tasks alone."""
+    if not is_task_dataset(options.dataset_file):
+        given: list[str] = [
+            name for name in ("agent_command", "override_task", "timeout_multiplier") if name in options.given
+        ]
+        given += ["agent=oracle"] if options.agent == ORACLE else []
+        if given:
+            raise UserError(f"--{given[0]} is for task folders, and {options.dataset_file} is none and holds none")
+        return options
+    if options.sandbox == "local":
+        raise UserError(
+            "--sandbox local: task folders need a sandbox with folders of its own, such as bubblewrap or docker"
+        )
+    if options.grade_checks is not None:
+        raise UserError("--grade: the verifiers of the task folders score their trajectories; leave it out")
+    if options.agent_command is not None:
+        if options.agent is not None:
+            raise UserError("--agent and --agent_command are two agents; leave one of them out")
+        command_template(options.agent_command)
+    return options.changed({"task_rules": TaskRules.of(options, sandbox_limits(options)).to_json()})
+
+
+def _without_model(options: BatchSpec) -> BatchSpec:
+    """Of a run that calls no model itself."""
+    return options.changed({"model": program_of(options.agent_command)})
+
+
+def _task_variables(prepared: Prepared, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that tasks take from the environment, as secrets. Raises UserError for one that is not set and has no default."""
+    for name, task in prepared.variables.items():
+        if task is not None and name not in environ:
+            raise UserError(f"task {task} takes a value from the variable {name}, which is not set")
+    return variables_as_secret({name: environ[name] for name in prepared.variables if name in environ})
+
+
+def _keep_logs(logs: Path, folder: Path) -> None:
+    """Move what builds printed into the run's folder."""
+    if any(logs.iterdir()):
+        shutil.copytree(logs, folder / LOGS, dirs_exist_ok=True)
+    shutil.rmtree(logs, ignore_errors=True)
 
 
 def _with_functions_now(prepared: Prepared, recorded: Prepared, notice: Notice) -> Prepared:
@@ -247,9 +318,10 @@ def _workload(prepared: Prepared, folder: Path, secrets: Mapping[str, str]) -> T
 def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """The keys of the endpoints. Raises UserError if one is missing, the agent can't be used, or settings about scores have none to be
     about."""
-    load_agent(options.agent)
+    if not is_external(options, options.agent):
+        load_agent(options.agent)
     for name in ("min_score", "best_of"):
-        if getattr(options, name) not in (None, False) and options.grade_checks is None:
+        if getattr(options, name) not in (None, False) and not options.is_graded:
             raise UserError(f"--{name} needs scores: give graders with --grade=FILE")
     if options.best_of and options.samples == 1:
         raise UserError("--best_of needs several samples of each row: give --samples=N")
@@ -258,6 +330,8 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
         checks.environment(environ)  # that its files can be read is found out now
     judge = None if checks is None else checks.judge_options(options)
     called = {API_KEY: options, **({} if judge is None else {JUDGE_KEY: judge})}
+    if is_external(options, options.agent):
+        del called[API_KEY]
     secrets: dict[str, str] = {}
     for name, model in called.items():
         secrets |= key_secrets(name, usable_keys(model, environ)) | as_secrets(headers_for(model, environ), name)
@@ -298,11 +372,12 @@ def _dataset_notices(prepared: Prepared, notice: Notice) -> None:
     for line in (prepared.options.grade_checks or {}).get("notices", ()):
         notice(line)
     for number, reason in prepared.bad_rows[:BAD_ROWS_SHOWN]:
-        notice(f"{prepared.options.dataset_file}, line {number}: {reason}; the row is skipped")
+        where = "" if prepared.tasks else f"{prepared.options.dataset_file}, line {number}: "
+        notice(f"{where}{reason}; the {'task' if prepared.tasks else 'row'} is skipped")
     if prepared.bad_count > BAD_ROWS_SHOWN:
         listed = "them" if prepared.bad_count <= BAD_ROWS_KEPT else f"the first {BAD_ROWS_KEPT:,}"
         notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists {listed})")
-    for line in dataset_notices(Path(prepared.options.dataset_file), **prepared.options.reading):
+    for line in _reading_notices(prepared):
         notice(line)
     _chat_notices(prepared, notice)
     run_tools = RunTools.recorded(prepared.mcp, prepared.toolsets)
@@ -311,6 +386,16 @@ def _dataset_notices(prepared: Prepared, notice: Notice) -> None:
         notice(line)
     for line in availability_notice(prepared.distribution, run_tools.registry, run_tools.toolsets):
         notice(line)
+
+
+def _reading_notices(prepared: Prepared) -> Sequence[str]:
+    dataset = Path(prepared.options.dataset_file)
+    if not prepared.tasks:
+        return dataset_notices(dataset, **prepared.options.reading)
+    found: dict[str, None] = {}
+    for _ in read_tasks(dataset, lambda line: found.setdefault(line)):
+        pass
+    return list(found)
 
 
 def _chat_notices(prepared: Prepared, notice: Notice) -> None:

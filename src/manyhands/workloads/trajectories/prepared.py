@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,10 @@ class Prepared:
     """The most memory that a row asks for, in bytes."""
     most_cpus: float = 0.0
     """The most processors."""
+    tasks: int = 0
+    """Rows that are task folders."""
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    """The variables of this machine that tasks name, as in ``DatasetScan``."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -91,6 +95,7 @@ class Prepared:
             "images": self.images,
             **({"pins": pins} if (pins := self.pins.to_json()) else {}),
             "mcp": self.mcp,
+            **({"tasks": self.tasks, "variables": dict(self.variables)} if self.tasks else {}),
             **({"counts_tags": True} if self.counts_tags else {}),
             **({} if self.layout == FIRST_LAYOUT else self._later_members()),
         }
@@ -137,6 +142,8 @@ class Prepared:
             command_fields=tuple(value.get("command_fields", ())),
             most_memory=value.get("most_memory", 0),
             most_cpus=value.get("most_cpus", 0.0),
+            tasks=value.get("tasks", 0),
+            variables=value.get("variables", {}),
         )
 
 
@@ -189,6 +196,8 @@ async def prepare(
             command_fields=recorded.command_fields,
             most_memory=recorded.most_memory,
             most_cpus=recorded.most_cpus,
+            tasks=recorded.tasks,
+            variables=recorded.variables,
         )
     scanned, pins = await _scanned(options, prepared, plan_images)
     return replace(
@@ -203,6 +212,8 @@ async def prepare(
         command_fields=tuple(sorted(scanned.command_fields)),
         most_memory=scanned.most_memory,
         most_cpus=scanned.most_cpus,
+        tasks=scanned.tasks,
+        variables=scanned.variables,
     )
 
 

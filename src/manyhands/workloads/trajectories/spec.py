@@ -40,6 +40,7 @@ from manyhands.runs.options import (
 )
 from manyhands.sandboxes.images.templates import RowImages
 from manyhands.sandboxes.project import checked_project
+from manyhands.task_folders.settings import TASKS, TaskSettings
 
 if TYPE_CHECKING:
     from manyhands.workloads.trajectories.dataset.rows import HowRead
@@ -63,11 +64,25 @@ def _load_template(name: str) -> str:
     return load_template(name)
 
 
-class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSettings, ReadingSettings):
+class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSettings, ReadingSettings, TaskSettings):
     """Everything that can be set for a trajectory batch. ``BatchSpec.make`` gives clear messages, ``resolved`` reads the
     files that are named."""
 
-    headings = (REQUIRED, TABLE, TOOLS, WORLD, MODEL, CONVERSATION, SPEED, SAMPLES, GRADING, RESUME, OUTPUT, LIMITS)
+    headings = (
+        REQUIRED,
+        TABLE,
+        TOOLS,
+        WORLD,
+        MODEL,
+        CONVERSATION,
+        TASKS,
+        SPEED,
+        SAMPLES,
+        GRADING,
+        RESUME,
+        OUTPUT,
+        LIMITS,
+    )
     contents: ClassVar = {
         "system_template": ("system_template_text", _load_template),
         "grade": ("grade_checks", _load_checks),
@@ -78,7 +93,7 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
     dataset_file: Path = setting(
         ...,
         "Dataset of prompts: .jsonl, .json, .csv, .tsv (also .gz), .parquet, .xlsx, a Hugging Face dataset folder, or - (standard input); "
-        'each row needs a "prompt".',
+        'each row needs a "prompt". Or a task folder, or a folder of such.',
         group=REQUIRED,
         value="FILE",
     )
@@ -200,6 +215,12 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
         value="hermes|FILE",
     )
     system_template_text: str | None = setting(None, "What system_template holds.", typed=False, identity=True)
+    skip_invalid: Flag = setting(
+        False,
+        "Skip task folders that can't be taken, or whose Dockerfile does not build; otherwise they refuse the run.",
+        group=TASKS,
+        identity=True,
+    )
     grade_checks: dict[str, Any] | None = setting(None, "What grade holds.", typed=False, identity=True)
 
     def how_read(self, *, with_chat: bool = True) -> HowRead:
@@ -211,6 +232,7 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
             "system_column": self.system_column,
             "split": self.split,
             "reading": self.reading,
+            "skip_invalid": self.skip_invalid,
             "row_images": RowImages.of(self.image_field, self.image_template),
             "world": RowFields.of(self),
             "command_fields": tuple(fields_named(self.setup, self.collect)),
@@ -221,6 +243,11 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
         if made.project is None:
             return made
         return made.changed({"project": str(checked_project(made.project, sandbox=made.sandbox))})
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether trajectories get scores: of graders, or of their tasks' verifiers."""
+        return self.grade_checks is not None or self.task_rules is not None
 
     @property
     def run_folder(self) -> FilePath:

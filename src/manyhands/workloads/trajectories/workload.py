@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -59,6 +59,7 @@ from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.worlds.backend import opened_backend
+from manyhands.task_folders.trial import Verified
 from manyhands.tools.distributions import draw
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
 from manyhands.workloads.trajectories.items import Adoption, PromptItem, adopted_line, batch_file, plan_items
@@ -81,6 +82,7 @@ from manyhands.workloads.trajectories.records import (
 )
 from manyhands.workloads.trajectories.results.exports import write_exports
 from manyhands.workloads.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.tasks import REWARDS, BatchTasks, is_external
 
 if TYPE_CHECKING:
     from manyhands.workloads.trajectories.grading import TrajectoryGrader
@@ -130,6 +132,7 @@ class TrajectoryWorkload(Workload):
         self._grader: TrajectoryGrader | None = None
         self._agent: Agent = run_agent
         self._furnishing = Furnishing()
+        self._tasks: BatchTasks | None = None
         self._run_id = ""
         self.adoption = Adoption()
 
@@ -177,7 +180,8 @@ class TrajectoryWorkload(Workload):
                 RunTools.opened(self._prepared.mcp, self._prepared.toolsets, replay=replay)
             )
             self._run_id = run_id_of(self._folder)
-            self._agent = load_agent(self._options.agent)
+            external = is_external(self._options, self._options.agent)
+            self._agent = load_agent(None if external else self._options.agent)
             self._furnishing = Furnishing.of(
                 self._options, sandbox_limits(self._options), self._secrets, hidden=own_folders(self._folder)
             )
@@ -185,14 +189,19 @@ class TrajectoryWorkload(Workload):
                 self._backend = await stack.enter_async_context(
                     opened_backend(self._options, self._prepared.pins, self._folder)
                 )
-                self._model = model_of(
-                    self._options,
-                    keys_in(self._secrets, API_KEY),
-                    self._folder,
-                    self._options,
-                    headers=headers_among(self._secrets, API_KEY),
+                if not external:
+                    self._model = model_of(
+                        self._options,
+                        keys_in(self._secrets, API_KEY),
+                        self._folder,
+                        self._options,
+                        headers=headers_among(self._secrets, API_KEY),
+                    )
+                    stack.push_async_callback(self._model.close)
+            if self._prepared.tasks:
+                self._tasks = BatchTasks.of(
+                    self._options, self._options.agent, self._folder, self._secrets, self._backend
                 )
-                stack.push_async_callback(self._model.close)
             if self._options.grade_checks is not None:
                 # Graders take long to import.
                 from manyhands.graders.conversations.grade_file import GradeFile
@@ -221,12 +230,12 @@ class TrajectoryWorkload(Workload):
         toolsets = draw(self._prepared.distribution, lambda: context.random("toolsets"))
         toolbox = self._opened_tools.toolbox(toolsets)
         task = self._task(payload, toolbox)
-        result, collected = await self._converse(context, payload, task, toolsets, toolbox)
+        result, collected, verified = await self._converse(context, payload, task, toolsets, toolbox)
         times = {"began": began, "finished": await self._moment(context, "finished")}
         setup = self._setup(payload, task, toolsets, toolbox)
         if collected is not None:
             setup["collected"] = collected.kept()
-        return await self._outcome(context, payload, setup, toolbox, result, times)
+        return await self._outcome(context, payload, setup, toolbox, result, times, verified)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
@@ -255,6 +264,8 @@ class TrajectoryWorkload(Workload):
         of their items agrees."""
         if self._prepared.layout == FIRST_LAYOUT:
             return {"toolsets": list(toolsets)}
+        if self._is_external(payload):
+            return {"toolsets": list(toolsets), "offered": [], "system_prompt": "", "external": True}
         return {
             "toolsets": list(toolsets),
             "offered": self._opened_tools.with_tools(toolsets),
@@ -280,29 +291,43 @@ class TrajectoryWorkload(Workload):
 
     async def _converse(
         self, context: Context, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox
-    ) -> tuple[AgentResult, CommandRecord | None]:
-        options = self._options
+    ) -> tuple[AgentResult, CommandRecord | None, Verified | None]:
+        options, tasks = self._options, self._tasks
         furnished, name = self._furnished(payload), world_name(self._run_id, context)
+        done = tasks.task(payload) if tasks is not None and payload.task else None
+        settings = seeded(self._settings, options, context)
+        if tasks is not None and done is not None:
+            settings = replace(settings, time_limit=tasks.rules.agent_seconds(done))
+
+        def around() -> SandboxRequest:
+            return furnished.request(context.workspace, process_mark(self._run_id), name)
 
         def request() -> SandboxRequest:
-            return furnished.request(context.workspace, process_mark(self._run_id), name)
+            return around() if tasks is None or done is None else tasks.request(done, around())
 
         parent = self._parent(context, toolsets)
         async with World(context, self._backend or NeverCalled(), request) as world:
+            trial = None if tasks is None or done is None else tasks.trial(done, context, world, around)
+            if trial is not None:
+                await trial.prepare()
             await furnished.prepare(context, world)
-            environment = ToolEnvironment(
-                world.sandbox, context.clock, options.tool_timeout, MAX_TOOL_OUTPUT, parent=parent
-            )
-            result = await self._agent(
-                context,
-                task,
-                model=self._model or NeverCalled(),
-                tools=toolbox,
-                environment=environment,
-                settings=seeded(self._settings, options, context),
-                world=world,
-            )
-            return result, await furnished.collect(context, world)
+            if tasks is not None and tasks.program is not None and done is not None:
+                result = await tasks.program.run(context, world, done, settings.time_limit)
+            else:
+                environment = ToolEnvironment(
+                    world.sandbox, context.clock, options.tool_timeout, MAX_TOOL_OUTPUT, parent=parent
+                )
+                result = await self._agent(
+                    context,
+                    task,
+                    model=self._model or NeverCalled(),
+                    tools=toolbox,
+                    environment=environment,
+                    settings=settings,
+                    world=world,
+                )
+            collected = await furnished.collect(context, world)
+            return result, collected, None if trial is None else await trial.verify(await trial.collect())
 
     def _furnished(self, payload: PromptItem) -> Furnished:
         for name in self._prepared.command_fields:
@@ -326,6 +351,7 @@ class TrajectoryWorkload(Workload):
         toolbox: Toolbox,
         result: AgentResult,
         times: Mapping[str, float],
+        verified: Verified | None,
     ) -> Outcome:
         options = self._options
         kept = self._kept(result.messages)
@@ -341,8 +367,15 @@ class TrajectoryWorkload(Workload):
             "seed": item_seed(options, context),
             "times": times,
         }
-        reason = discard_reason(
-            reasoning, invented, keep_unreasoned=options.keep_unreasoned, keep_unknown_tools=options.keep_unknown_tools
+        reason = (
+            None
+            if self._is_external(payload)
+            else discard_reason(
+                reasoning,
+                invented,
+                keep_unreasoned=options.keep_unreasoned,
+                keep_unknown_tools=options.keep_unknown_tools,
+            )
         )
         if reason is not None:
             return Outcome(ItemState.DISCARDED, record, reason=reason)
@@ -352,8 +385,10 @@ class TrajectoryWorkload(Workload):
             return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=message)
         if self._grader is not None:
             record = await self._grader.graded_trajectory(context, payload, kept, result, record)
-            if (low := self._too_low(record)) is not None:
-                return Outcome(ItemState.DISCARDED, record, reason=LOW_SCORE, message=low)
+        elif self._tasks is not None and verified is not None:
+            record = self._tasks.graded(verified, record)
+        if (low := self._too_low(record)) is not None:
+            return Outcome(ItemState.DISCARDED, record, reason=LOW_SCORE, message=low)
         if not options.batch_files:
             return Outcome(ItemState.COMPLETED, record)
         return Outcome(ItemState.COMPLETED, record, self._line(context.item, context.attempt, payload, record, saved))
@@ -371,6 +406,9 @@ class TrajectoryWorkload(Workload):
     def _saved(self, kept: Sequence[Message], payload: PromptItem, toolbox: Toolbox) -> _Saved:
         escaping = Escaping(active=self._escapes_tags)
         own = None if payload.system is None else escaping.text(payload.system)
+        if self._is_external(payload):  # nobody knows what its model was told
+            turns = to_sharegpt(kept, "", keep_synthetic=True, escaping=escaping)[1:]
+            return _Saved(turns, escaping.count, escaping.count)
         turns = to_sharegpt(kept, self._system_turns.text(toolbox, own), keep_synthetic=True, escaping=escaping)
         return _Saved(turns, escaping.count, escaping.count + self._system_turns.tags(toolbox))
 
@@ -410,8 +448,13 @@ class TrajectoryWorkload(Workload):
             system_template=template_name(self._options.system_template_text),
             given=self._given(payload),
             collected=record.get("collected"),
+            rewards=record.get(REWARDS),
         )
         return batch_file(payload.prompt_index, self._options.batch_size), entry.line()
+
+    def _is_external(self, payload: PromptItem) -> bool:
+        """Whether something else does the item than an agent that calls the run's model."""
+        return bool(payload.task) and is_external(self._options, self._options.agent)
 
     def _given(self, payload: PromptItem) -> dict[str, Any]:
         """What the row gave besides its prompt."""

@@ -19,10 +19,12 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, kind_of
 from manyhands.core.messages import Message
 from manyhands.io.digest_table import DigestTable
+from manyhands.io.locations import problems_error
 from manyhands.io.tables.base import MissingColumn, Record, Records, Unit
 from manyhands.io.tables.formats import open_records
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.templates import FIELDS, RowImages
+from manyhands.task_folders.contents import Task
 from manyhands.workloads.trajectories.dataset.chat_rows import (
     CHAT_FIELDS,
     SYSTEM,
@@ -33,6 +35,15 @@ from manyhands.workloads.trajectories.dataset.chat_rows import (
 )
 from manyhands.workloads.trajectories.dataset.prompt_column import PROMPT, remedy
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFieldsBuilder
+from manyhands.workloads.trajectories.dataset.task_rows import (
+    TASK,
+    builds_of,
+    images_of,
+    is_task_dataset,
+    named_variables,
+    source_of,
+    tasks_in_order,
+)
 
 PLAIN_FIELDS = frozenset((PROMPT, *FIELDS, "cwd", "id"))
 """Fields with a meaning in runs of earlier versions."""
@@ -68,6 +79,8 @@ class Row:
     """What the fields say that the person named for it."""
     fields: dict[str, Json] = field(default_factory=dict)
     """Those that commands of the run name."""
+    task: Task | None = None
+    """The task that it is, of a dataset of task folders."""
 
     def content(self) -> dict[str, Any]:
         """What it asks for: its prompt, image and cwd, and if it has any, its own system prompt and messages, what else it says of its
@@ -81,6 +94,8 @@ class Row:
             content["world"] = world
         if self.fields:
             content["fields"] = self.fields
+        if self.task is not None:
+            content["task"] = self.task.digest
         return content
 
 
@@ -134,6 +149,10 @@ class DatasetScan:
     """The most processors."""
     asked: set[str] = field(default_factory=set)
     """The attributes of ``ItemWorld`` that at least one row has."""
+    tasks: int = 0
+    """Rows that are task folders."""
+    variables: dict[str, str | None] = field(default_factory=dict)
+    """The variables of this machine that tasks name, with the name of the first task that can't do without each (None: all can)."""
     fields: SourceFieldsBuilder = field(default_factory=SourceFieldsBuilder)
     """The fields that this program does not know."""
 
@@ -145,7 +164,10 @@ class DatasetScan:
                 self.bad_rows.append(row)
             return
         self.rows += 1
-        self.images.add(row.image, row.line)
+        if row.task is not None:
+            self._add_task(row.task, row.line)
+        else:
+            self.images.add(row.image, row.line)
         self.own_systems += row.system is not None
         self.own_messages += bool(row.messages)
         self.command_fields.update(row.fields)
@@ -153,6 +175,18 @@ class DatasetScan:
         self.most_cpus = max(self.most_cpus, row.world.cpus or 0.0)
         self.asked.update(row.world.to_json())
         self.fields.add(row.source)
+
+    def _add_task(self, task: Task, number: int) -> None:
+        self.tasks += 1
+        self.images.unit = TASK
+        for image in images_of(task):
+            self.images.add(image, number)
+        if task.image is None:
+            self.images.add(None, number)
+        for tag, build in builds_of(task):
+            self.images.builds.setdefault(tag, build)
+        for name, default in named_variables(task):
+            self.variables[name] = self.variables.get(name) or (task.name if default is None else None)
 
 
 class HowRead(TypedDict, total=False):
@@ -178,14 +212,16 @@ class HowRead(TypedDict, total=False):
     """The fields that say something about an item's world."""
     command_fields: tuple[str, ...]
     """The fields that commands of the run name."""
+    skip_invalid: bool
+    """Of a dataset of task folders: tasks that can't be taken are bad rows; otherwise they refuse all."""
 
 
 def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow]:
     """All rows of a dataset in order, good and bad.
 
     Formats: ``.jsonl`` (and any other name), ``.json``, ``.csv``, ``.tsv``, each also with ``.gz``; ``.parquet`` and folders
-    written by Hugging Face ``save_to_disk``, which need the extra ``datasets``; ``.xlsx``, which needs the extra ``xlsx``. A second row
-    with an id is a bad one.
+    written by Hugging Face ``save_to_disk``, which need the extra ``datasets``; ``.xlsx``, which needs the extra ``xlsx``; and task
+    folders, or folders of such. A second row with an id is a bad one.
 
     Raises UserError, naming the path, at once if the file can't be opened, and while iterating if the rest of it
     can't be read.
@@ -199,8 +235,36 @@ def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow
         world=how.get("world", RowFields()),
         commands=how.get("command_fields", ()),
     )
+    if is_task_dataset(path):
+        return _task_rows(Path(path), how)
     records = open_records(Path(path), fields.prompt, how.get("split"), **how.get("reading", {}))
     return _rows(records, fields, how.get("max_samples"))
+
+
+def _task_rows(path: Path, how: HowRead) -> Iterator[Row | BadRow]:
+    """Raises UserError, while iterating, for tasks that can't be taken, unless they are to be bad rows."""
+    good, refused, wanted = 0, list[str](), how.get("max_samples")
+    for number, task in tasks_in_order(path, how.get("missing_images", ())):
+        if wanted is not None and good >= wanted:
+            break
+        if isinstance(task, Task):
+            good += 1
+            if not refused:
+                yield Row(
+                    number,
+                    task.instruction,
+                    task.image,
+                    task.config.environment.workdir,
+                    task.name,
+                    source_of(task),
+                    task=task,
+                )
+        elif task.left_out or how.get("skip_invalid"):
+            yield BadRow(number, task.reason, TASK)
+        else:
+            refused.append(task.reason)
+    if refused:
+        raise problems_error([*refused, "--skip_invalid leaves such tasks out"])
 
 
 def scan(path: Path | str, **how: Unpack[HowRead]) -> DatasetScan:

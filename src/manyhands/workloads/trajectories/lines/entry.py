@@ -88,6 +88,8 @@ class Entry:
     """What the row gave besides its prompt."""
     collected: Mapping[str, Any] | None = None
     """What the run's command gave at the end: ``output`` and ``problem``; None if there was none."""
+    rewards: Mapping[str, Any] | None = None
+    """Those of a task's verifier, as it gave them."""
 
     def to_json(self) -> dict[str, Any]:
         """The entry with the original's keys in its order; what is added is inside ``metadata``, after the original's three."""
@@ -144,6 +146,7 @@ class Entry:
             ESCAPED_TAGS: self.escaped_tags or 0,
             **grade,
             "scores": _text(grade["scores"]),
+            "rewards": _text(self.rewards),
             "system_prompt": system_digest(self.system_prompt),
             "system_template": self.system_template,
             "given": _text(self.given),

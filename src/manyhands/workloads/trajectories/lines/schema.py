@@ -110,6 +110,11 @@ METADATA = Object(
         Field("verdict", "text", "`pass`, `borderline` or `fail`; empty if it was not graded"),
         Field("scores", "JSON text", "what each grader found: an object by the graders' names"),
         Field(
+            "rewards",
+            "JSON text",
+            "what the verifier of a [task folder](../harbor-tasks.md) gave, as it is; the score is between 0 and 1",
+        ),
+        Field(
             "system_prompt",
             "text",
             "the digest of the system message that was [sent](#what-the-model-is-sent); empty if none was, or nobody recorded it",

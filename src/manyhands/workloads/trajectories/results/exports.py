@@ -119,7 +119,7 @@ def statistics_of(results: BatchResults, *, with_tags: bool = True) -> Statistic
     options, found = results.prepared.options, _statistics(results)
     if with_tags:
         found["escaped_tags"] = results.tags.to_json()
-    if options.grade_checks is not None:
+    if options.is_graded:
         found["scores"] = results.scores.to_json()
     if options.keep_unreasoned:
         found["kept_without_reasoning"] = results.statistics.unreasoned

@@ -62,6 +62,8 @@ class ScoreFigures(TypedDict):
     mean: float | None
     """From 0 to 1; null if nothing was graded."""
     verdicts: dict[str, int]
+    clipped: NotRequired[int]
+    """Of tasks: rewards below 0 or above 1, whose scores are 0 or 1; if there are any."""
 
 
 class TagFigures(TypedDict):
@@ -288,12 +290,14 @@ class ScoreStatistics:
     def __init__(self) -> None:
         self._verdicts: Counter[str] = Counter()
         self._sum = 0.0
+        self._clipped = 0
 
     def add(self, grade: Mapping[str, Any] | None) -> None:
         """``grade``: of an item's record; None if it was not graded."""
         if grade is not None and grade["score"] is not None:
             self._verdicts[grade["verdict"]] += 1
             self._sum += grade["score"]
+            self._clipped += "clipped" in grade
 
     def to_json(self) -> ScoreFigures:
         """The object of ``statistics.json``."""
@@ -302,6 +306,7 @@ class ScoreStatistics:
             "graded": graded,
             "mean": round(self._sum / graded, 6) if graded else None,
             "verdicts": {verdict: self._verdicts[verdict] for verdict in ("pass", "borderline", "fail")},
+            **({"clipped": self._clipped} if self._clipped else {}),  # type: ignore[typeddict-item]
         }
 
 

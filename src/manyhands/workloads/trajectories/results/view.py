@@ -64,7 +64,7 @@ class TrajectoryView(RunView):
     @property
     def is_graded(self) -> bool:
         """Whether graders score its trajectories."""
-        return self.spec["options"].get("grade_checks") is not None
+        return self.spec["options"].get("grade_checks") is not None or bool(self.spec.get("tasks"))
 
     def run_columns(self) -> Sequence[Column]:
         return (*self.columns, *_GRADED) if self.is_graded else self.columns

@@ -1,0 +1,205 @@
+"""Task folders as the dataset of a batch: trajectories with scores and rewards, refusals, resumes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
+from tests.support.batches import Ran, ServerThread, read_lines, run_command
+from tests.support.made_tasks import make_task
+
+pytestmark = pytest.mark.skipif(BubblewrapBackend().unavailable() is not None, reason="bubblewrap can't be used here")
+
+CHECK = """#!/bin/bash
+[ "$(cat hello.txt 2>/dev/null)" = hello ] && reward=1 || reward=0
+echo "{\\"reward\\": $reward, \\"tries\\": 3}" > /logs/verifier/reward.json
+"""
+SOLVE = "echo hello > hello.txt\n"
+PROGRAM = "--agent_command=echo hello > hello.txt; echo done"
+
+
+class Tasks:
+    """A folder with task folders, and batches of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, name: str, **parts: Any) -> Path:
+        return make_task(self.path / "tasks" / name, **{"test": CHECK, "solve": SOLVE, **parts})
+
+    def batch(self, *options: str) -> Ran:
+        usual = ("--dataset_file=tasks", "--batch_size=10", "--run_name=r", "--distribution=terminal_only")
+        return run_command(self.path, "batch", *usual, "--executor=local", "--quiet", "--concurrency=4", *options)
+
+    def lines(self, file: str = "trajectories.jsonl") -> list[dict[str, Any]]:
+        return read_lines(self.path / "data" / "r" / file)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Tasks:
+    return Tasks(tmp_path)
+
+
+def test_an_agent_gets_the_score_of_the_verifier(tasks: Tasks) -> None:
+    tasks.add("good", toml='[task]\nname = "org/good"\nkeywords = ["k"]\n[metadata]\ndifficulty = "easy"\n')
+    tasks.add("lazy")
+    call = {"id": "c", "type": "function"}
+    writes = {"name": "terminal", "arguments": json.dumps({"command": "echo hello > hello.txt"})}
+
+    def reply(request: Any) -> Any:
+        from manyhands.testing.scripted_server import chat_response
+
+        messages = request.body["messages"]
+        asked = next(each["content"] for each in messages if each["role"] == "user")
+        if messages[-1]["role"] == "user" and "world" in asked:
+            return chat_response(None, tool_calls=[{**call, "function": writes}], reasoning="I write it.")
+        return chat_response("Done.", reasoning="I think so.")
+
+    (tasks.path / "tasks/good/instruction.md").write_text("Greet the world.\n")
+    with ServerThread(reply) as server:
+        ran = tasks.batch("--model=m", f"--base_url={server.base_url}", "--api_key=k")
+    assert ran.code == 0, ran.err
+    good, lazy = tasks.lines()
+    assert (good["metadata"]["item"], good["metadata"]["score"], lazy["metadata"]["score"]) == (
+        "id:org/good#0",
+        1.0,
+        0.0,
+    )
+    assert json.loads(good["metadata"]["rewards"]) == {"reward": 1, "tries": 3}
+    assert json.loads(good["metadata"]["source"]) == {"task": "org/good", "difficulty": "easy", "keywords": ["k"]}
+    assert [turn["from"] for turn in good["conversations"]] == ["system", "human", "gpt", "tool", "gpt"]
+    statistics = json.loads((tasks.path / "data/r/statistics.json").read_text())
+    assert statistics["scores"] == {"graded": 2, "mean": 0.5, "verdicts": {"pass": 1, "borderline": 0, "fail": 1}}
+
+
+def test_the_solution_is_the_oracle_and_no_key_is_needed(tasks: Tasks) -> None:
+    tasks.add("a")
+    ran = tasks.batch("--agent=oracle")
+    assert ran.code == 0, ran.err
+    (line,) = tasks.lines()
+    assert (line["metadata"]["score"], line["metadata"]["model"], line["completed"]) == (1.0, "oracle", True)
+
+
+def test_a_program_has_no_system_turn_that_no_model_got(tasks: Tasks) -> None:
+    tasks.add("a")
+    assert tasks.batch(PROGRAM).code == 0
+    (line,) = tasks.lines()
+    assert [turn["from"] for turn in line["conversations"]] == ["human", "gpt"]
+    assert (line["metadata"]["system_prompt"], line["metadata"]["toolsets_offered"]) == ("", "")
+    checked = run_command(tasks.path, "check", "data/r")
+    assert checked.code == 0, checked.out + checked.err
+
+
+def test_scores_choose_the_best_sample_and_the_minimum(tasks: Tasks) -> None:
+    tasks.add("a", test="#!/bin/bash\n[ -e hello.txt ] && echo 0.4 > /logs/verifier/reward.txt\n")
+    tasks.batch(PROGRAM, "--min_score=0.5")
+    (failure,) = tasks.lines("failures.jsonl")
+    assert "low_score" in failure.values()
+    again = tasks.batch(PROGRAM, "--resume", "--min_score=0.3", "--override=min_score")
+    assert again.code == 0, again.err
+    assert [line["metadata"]["score"] for line in tasks.lines()] == [0.4]
+    tasks.batch(PROGRAM, "--run_name=best", "--samples=2", "--best_of")
+    assert len(read_lines(tasks.path / "data/best/trajectories.jsonl")) == 1
+
+
+def test_an_error_of_the_verifier_is_a_failure_without_a_score(tasks: Tasks) -> None:
+    tasks.add("broken", test="#!/bin/bash\ntrue\n")
+    tasks.add("several", test='#!/bin/bash\necho \'{"a": 1, "b": 0}\' > /logs/verifier/reward.json\n')
+    tasks.add("wild", test="#!/bin/bash\necho 7.5 > /logs/verifier/reward.txt\n")
+    ran = tasks.batch(PROGRAM)
+    assert ran.code == 1
+    assert [line["cause"] for line in tasks.lines("failures.jsonl")] == ["grader_error", "grader_error"]
+    messages = [line["message"] for line in tasks.lines("failures.jsonl")]
+    assert "neither reward.json nor reward.txt" in messages[0]
+    assert "--reward names the score" in messages[1]
+    assert ran.out.count("Rewards below 0 or above 1: 1") == 1
+    (wild,) = tasks.lines()
+    assert (wild["metadata"]["score"], wild["metadata"]["rewards"]) == (1.0, '{"reward": 7.5}')
+    assert run_command(tasks.path, "retry", "data/r").code == 0
+    again = tasks.batch(PROGRAM, "--resume", "--reward=a")
+    assert again.code == 1, again.err
+    assert sorted(line["metadata"]["item"] for line in tasks.lines()) == ["id:several#0", "id:wild#0"]
+
+
+def test_tasks_that_are_not_taken_refuse_the_run_or_are_skipped_by_choice(tasks: Tasks) -> None:
+    tasks.add("a")
+    tasks.add("b", toml="[environment]\ngpus = 2\n")
+    tasks.add("c", toml="[agent]\ntimeout_sec = 0\n")
+    ran = tasks.batch(PROGRAM)
+    assert ran.code == 2
+    assert "task b: environment.gpus is not taken" in ran.err
+    assert "agent.timeout_sec" in ran.err
+    assert "--skip_invalid leaves such tasks out" in ran.err
+    assert not (tasks.path / "data").exists()
+    skipped = tasks.batch(PROGRAM, "--skip_invalid")
+    assert skipped.code == 0, skipped.err
+    assert len(tasks.lines()) == 1
+    assert len(tasks.lines("failures.jsonl")) == 2
+
+
+def test_a_changed_task_is_other_work_on_a_resume(tasks: Tasks) -> None:
+    tasks.add("a")
+    tasks.add("b")
+    assert tasks.batch(PROGRAM).code == 0
+    (tasks.path / "tasks/a/tests/more.txt").write_text("x")
+    again = tasks.batch(PROGRAM, "--resume")
+    assert again.code == 0, again.err
+    assert "1 item no longer in the input" in again.err
+    keys = [line["metadata"]["item"] for line in tasks.lines()]
+    assert len(keys) == 2
+    assert any(key.startswith("id:a@") for key in keys)
+
+
+def test_variables_of_this_machine_reach_the_task_and_no_file_of_the_run(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toml = '[environment.env]\nTOKEN = "${TASK_CODE}"\nOTHER = "${NOT_SET_HERE:-plain}"\n'
+    test = '#!/bin/bash\n[ "$TOKEN" = ${EXPECTED} ] && echo 1 > /logs/verifier/reward.txt; echo "$TOKEN $OTHER"\n'
+    tasks.add("a", toml=f'{toml}[verifier.env]\nEXPECTED = "${{TASK_CODE}}"\n', test=test)
+    ran = tasks.batch("--agent_command=echo got $TOKEN")
+    assert ran.code == 2
+    assert "task a takes a value from the variable TASK_CODE, which is not set" in ran.err
+    monkeypatch.setenv("TASK_CODE", "quite-a-long-code-7719")
+    assert tasks.batch("--agent_command=echo got $TOKEN").code == 0
+    (line,) = tasks.lines()
+    assert line["metadata"]["score"] == 1.0
+    said = line["conversations"][-1]["value"]
+    assert "quite-a-long" not in said
+    assert "got" in said
+    for path in (tasks.path / "data").rglob("*"):
+        assert not path.is_file() or b"quite-a-long-code" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--sandbox=local", PROGRAM), "--sandbox local: task folders need"),
+        (("--grade=checks.yaml", PROGRAM), "--grade"),
+        ((PROGRAM, "--agent=oracle"), "two agents"),
+        (('--agent_command=sh -c "echo {instruction} $X"',), "agent_command"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tasks: Tasks, options: tuple[str, ...], words: str) -> None:
+    tasks.add("a")
+    (tasks.path / "checks.yaml").write_text("- type: contains\n  value: x\n")
+    ran = tasks.batch(*options)
+    assert (ran.code, words in ran.err) == (2, True), ran.err
+
+
+def test_settings_of_tasks_are_refused_for_other_datasets(tasks: Tasks) -> None:
+    (tasks.path / "tasks").mkdir()
+    (tasks.path / "d.jsonl").write_text('{"prompt": "x"}\n')
+    ran = tasks.batch("--dataset_file=d.jsonl", "--agent=oracle")
+    assert ran.code == 2
+    assert "is for task folders" in ran.err
+
+
+def test_a_single_task_folder_and_the_short_form(tasks: Tasks) -> None:
+    tasks.add("a")
+    ran = run_command(tasks.path, "batch", "tasks/a", "--agent=oracle", "--quiet")
+    assert ran.code == 0, ran.err
+    assert read_lines(tasks.path / "data/a/trajectories.jsonl")[0]["metadata"]["score"] == 1.0
