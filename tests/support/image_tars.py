@@ -1,7 +1,7 @@
 """File systems for container images, made of this machine's own programs: no registry is asked for anything.
 
-Two kinds: ``full`` has bash, coreutils and the like, git and Python, a user ``tester`` (1000), and an ``/etc/profile`` that sets another
-PATH than the image does; ``bare`` has a static busybox alone.
+Two kinds: ``full`` has bash, coreutils and the like, git, curl and Python, a user ``tester`` (1000), and an ``/etc/profile`` that sets
+another PATH than the image does; ``bare`` has a static busybox alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROGRAMS = """
 bash dash ls cat cp mv rm ln mkdir rmdir chmod chown touch sleep env printenv id whoami head tail wc sort uniq cut tr tee seq date
 dd df du stat mkfifo mknod readlink realpath basename dirname mktemp true false test expr printf echo pwd nproc timeout nohup yes
 sync sha256sum md5sum base64 od ps kill pgrep pkill grep sed find xargs tar gzip diff cmp setpriv unshare mount umount setsid
-chroot flock getent git rg
+chroot flock getent git rg curl
 """
 _PASSWD = "root:x:0:0:root:/root:/bin/bash\ntester:x:1000:1000::/home/tester:/bin/bash\nnobody:x:65534:65534::/nonexistent:/bin/false\n"
 _GROUP = "root:x:0:\ntester:x:1000:\nnogroup:x:65534:\n"
@@ -41,7 +41,7 @@ _LEFT_OUT = {
     "site-packages",
     "dist-packages",
 }
-_VERSION = 3
+_VERSION = 4
 """To be raised when what is made here changes: tars are kept between sessions."""
 
 

@@ -59,6 +59,7 @@ class Kind:
 _ENGINE = Kind(
     driver="manyhands.sandboxes.containers.engines:engine_driver",
     images="manyhands.sandboxes.containers.engines:engine_images",
+    limits_hosts=True,
     extra="containers",
 )
 KINDS: Mapping[str, Kind] = MappingProxyType(

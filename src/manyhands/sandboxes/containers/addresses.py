@@ -20,6 +20,7 @@ _START = {
 }
 _PING_SECONDS = 5.0
 _UNIX = "unix://"
+_CAP_SYS_ADMIN = 21
 
 
 def engine_address(kind: str, environment: Mapping[str, str] | None = None) -> str | None:
@@ -38,6 +39,19 @@ def expected_address(kind: str) -> str:
 def is_local(address: str) -> bool:
     """Whether an engine can see this machine's folders."""
     return address.startswith(_UNIX)
+
+
+def can_enter_worlds(address: str) -> bool:
+    """Whether this user can enter the namespaces of an engine's containers: whoever may administer the system, and whose own the engine
+    is."""
+    if not is_local(address):
+        return False
+    if os.geteuid() == 0:
+        return _has_capability(_CAP_SYS_ADMIN)
+    with suppress(OSError), _connected(address) as client:
+        _, user, _ = struct.unpack("iII", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return bool(user == os.geteuid())
+    return False
 
 
 def unreachable(kind: str) -> str | None:
@@ -67,15 +81,33 @@ def rlimits(address: str) -> dict[str, int]:
     }
     bounds = {name: bound for name, bound in found.items() if bound != resource.RLIM_INFINITY}
     if is_local(address):
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(_PING_SECONDS)
-            client.connect(address.removeprefix(_UNIX))
+        with suppress(OSError), _connected(address) as client:
             (pid,) = struct.unpack_from("i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             text = Path(f"/proc/{pid}/limits").read_text()
             for name, words in (("nofile", "Max open files"), ("nproc", "Max processes")):
                 if limit := re.search(rf"^{words}\s+\S+\s+(\d+)", text, re.MULTILINE):
                     bounds[name] = min(bounds.get(name, int(limit[1])), int(limit[1]))
     return bounds
+
+
+def _connected(address: str) -> socket.socket:
+    """A connection to an engine. Raises OSError."""
+    client = socket.socket(socket.AF_UNIX)
+    try:
+        client.settimeout(_PING_SECONDS)
+        client.connect(address.removeprefix(_UNIX))
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def _has_capability(number: int) -> bool:
+    """Whether this process has a capability (capabilities(7)) in force."""
+    with suppress(OSError):
+        found = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return found is not None and bool(int(found[1], 16) >> number & 1)
+    return False
 
 
 def _usual(kind: str, environment: Mapping[str, str]) -> Iterator[Path]:

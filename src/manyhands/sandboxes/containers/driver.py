@@ -26,7 +26,7 @@ from manyhands.core.failures import Cause
 from manyhands.processes import system
 from manyhands.processes.children import to_the_end
 from manyhands.sandboxes.containers.accounts import ROOT, Account, account
-from manyhands.sandboxes.containers.addresses import is_local, rlimits, unreachable
+from manyhands.sandboxes.containers.addresses import can_enter_worlds, is_local, rlimits, unreachable
 from manyhands.sandboxes.containers.client import EngineClient, quoted
 from manyhands.sandboxes.containers.requests import (
     DIRECTORY_LABEL,
@@ -79,6 +79,14 @@ class ContainerDriver:
 
     def unavailable(self) -> str | None:
         return unreachable(self._kind)
+
+    def why_not_entered(self) -> str | None:
+        if can_enter_worlds(self._client.address):
+            return None
+        return (
+            "--network_allow: only root, or the user whose own engine it is, can enter the network of a container, and the engine at "
+            f"{self._client.address} is somebody else's (start a rootless podman, or the run as root)"
+        )
 
     async def identity(self) -> str:
         said = await self._client.info()

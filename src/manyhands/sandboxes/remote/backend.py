@@ -8,17 +8,21 @@ import posixpath
 import re
 import secrets
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 from manyhands.core import VERSION as OURS
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.io.files import make_private
+from manyhands.network.connecting import LookUp, look_up
+from manyhands.network.egress import Egress
+from manyhands.network.namespaces import proxy_variables
 from manyhands.processes.children import to_the_end
 from manyhands.processes.system import boot
 from manyhands.sandboxes.project import data_folders, project_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
-from manyhands.sandboxes.remote.driver import FOLDER, OWNER, RUN, VERSION, Driver, WorldOptions, WorldSpec
+from manyhands.sandboxes.remote.driver import FOLDER, OWNER, RUN, VERSION, Driver, Enterable, WorldOptions, WorldSpec
 from manyhands.sandboxes.remote.kept import Notes
 from manyhands.sandboxes.remote.sandbox import RemoteSandbox
 
@@ -27,9 +31,11 @@ _MAX_NAME = 100
 
 
 class RemoteBackend:
-    """Makes a sandbox of a world of ``driver`` for each request. ``options``: what the run says of all its worlds."""
+    """Makes a sandbox of a world of ``driver`` for each request. ``options``: what the run says of all its worlds; ``look_up``: what finds
+    the addresses of names that commands ask the egress proxy for."""
 
-    def __init__(self, driver: Driver, options: WorldOptions | None = None) -> None:
+    def __init__(self, driver: Driver, options: WorldOptions | None = None, *, look_up: LookUp = look_up) -> None:
+        self._look_up = look_up
         self.driver = driver
         self._options = options or WorldOptions()
 
@@ -45,7 +51,14 @@ class RemoteBackend:
         SANDBOX_LOST if it can't be made, INVALID_INPUT for an image, a user, or a ``cwd`` that can't be used."""
         _check_cwd(request.cwd)
         folder, notes, spec = await to_the_end(asyncio.to_thread(_prepared, request))
-        sandbox = RemoteSandbox(self.driver, spec, notes, folder, self._options, request.cwd)
+        if self._is_proxied(request):
+            spec = replace(spec, environment={**spec.environment, **proxy_variables()})
+        egress = (
+            Egress(request.limits.network_allow, request.hosts, look_up=self._look_up)
+            if self._is_proxied(request)
+            else None
+        )
+        sandbox = RemoteSandbox(self.driver, spec, notes, folder, self._options, request.cwd, egress)
         try:
             await sandbox.make()
             if request.ahead:
@@ -54,6 +67,11 @@ class RemoteBackend:
             await to_the_end(sandbox.close())
             raise
         return sandbox
+
+    def _is_proxied(self, request: SandboxRequest) -> bool:
+        """Whether commands reach hosts by our proxy. Services have means of their own for that."""
+        limits = request.limits
+        return bool(limits.network_allow) and not limits.network and isinstance(self.driver, Enterable)
 
     async def processes(self, run_id: str) -> list[str]:
         """The command lines of all that runs in the worlds of a run, of whatever owner."""

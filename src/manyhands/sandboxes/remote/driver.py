@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from manyhands.sandboxes.protocol import SandboxLimits
 
@@ -193,4 +193,17 @@ class Driver(Protocol):
 
     async def close(self) -> None:
         """Close all connections to the engine. Worlds that end with their owner end now. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Enterable(Protocol):
+    """A driver whose worlds are processes of this machine: in a network of theirs, which has no way out, our egress proxy can listen."""
+
+    def why_not_entered(self) -> str | None:
+        """One line on why this user can't enter the namespaces of its worlds, or None."""
+        ...
+
+    async def process(self, world: str) -> int:
+        """The id of the first process of a world that runs, as this machine counts. Raises ItemError(SANDBOX_LOST)."""
         ...

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
+from manyhands.network.egress import Egress
 from manyhands.processes.children import ExecResult, to_the_end
 from manyhands.processes.output import Capture
 from manyhands.sandboxes.base import RESTARTED, check_words
@@ -25,7 +26,7 @@ from manyhands.sandboxes.protocol import BackgroundProcess
 from manyhands.sandboxes.remote import files, scripts
 from manyhands.sandboxes.remote.background import KEPT_OUTPUT, RemoteBackground
 from manyhands.sandboxes.remote.disk import WorldWatch
-from manyhands.sandboxes.remote.driver import FOLDER, Driver, World, WorldOptions, WorldSpec
+from manyhands.sandboxes.remote.driver import FOLDER, Driver, Enterable, World, WorldOptions, WorldSpec
 from manyhands.sandboxes.remote.kept import KeptWorld, Notes, OpenStep
 from manyhands.sandboxes.remote.place import Place
 from manyhands.sandboxes.remote.service import Service
@@ -46,10 +47,17 @@ _STOP_SECONDS = 120.0
 
 class RemoteSandbox:
     """A ``Sandbox`` in a world of a driver. ``spec``: how its world is made; ``notes``: what is known of it from an earlier process;
-    ``cwd``: where commands start, as the item says."""
+    ``cwd``: where commands start, as the item says; ``egress``: its way out, for a driver that is ``Enterable``."""
 
     def __init__(
-        self, driver: Driver, spec: WorldSpec, notes: Notes, folder: Path, options: WorldOptions, cwd: str | None
+        self,
+        driver: Driver,
+        spec: WorldSpec,
+        notes: Notes,
+        folder: Path,
+        options: WorldOptions,
+        cwd: str | None,
+        egress: Egress | None = None,
     ) -> None:
         self._driver = driver
         self._spec = spec
@@ -57,6 +65,7 @@ class RemoteSandbox:
         self._options = options
         self._cwd = cwd
         self._folder = folder
+        self._egress = egress
         self._state: StateFile | None = None
         self._start_directory = "/"
         self._place: Place | None = None
@@ -255,6 +264,8 @@ class RemoteSandbox:
                 if self._notes.world is not None:
                     await self._driver.stop(self._notes.world.world.id)
         await self._leave()
+        if self._egress is not None:
+            await self._egress.close()
 
     async def _leave(self) -> None:
         """Give up all streams of what does not run any more."""
@@ -328,6 +339,8 @@ class RemoteSandbox:
     async def _start(self) -> None:
         await self._driver.start(self._world.id)
         world = self._world
+        if self._egress is not None and isinstance(self._driver, Enterable):
+            await self._egress.open(await self._driver.process(world.id))
         place = Place(self._driver, world, self._spec.limits, variables(self.project, world.workspace))
         service = Service(place)
         await service.start()

@@ -19,7 +19,7 @@ from manyhands.sandboxes.images.lookup import LookedUp, look_up
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.images.store import Image, ImageStore
 from manyhands.sandboxes.kinds import AUTO, Kind, check_network, kind_named, names, part_of
-from manyhands.sandboxes.remote.driver import Driver
+from manyhands.sandboxes.remote.driver import Driver, Enterable
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.sandboxes.worlds.building import built_images
@@ -128,6 +128,8 @@ async def _answering(name: str, kind: Kind, options: SandboxSettings) -> Engine:
     driver: Driver | None = None if kind.driver is None else part_of(name, kind.driver, options)
     asked = driver if driver is not None or kind.backend is None else part_of(name, kind.backend, options)
     problem = None if asked is None else asked.unavailable()
+    if problem is None and options.network_allow is not None and isinstance(driver, Enterable):
+        problem = driver.why_not_entered()
     if problem is None and driver is not None:
         problem = await _silent(driver)
     if problem is not None:
