@@ -1,6 +1,7 @@
 """A sandbox made of a driver keeps the contract, over a service on this machine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import pytest
 
@@ -26,3 +27,8 @@ backend = RemoteBackend(FakeDriver())
     user = 0
     capabilities = 0x4FB
     finds_hidden = True
+    ends_trees = True
+    other_user = ("user", 1000)
+    image_files: ClassVar[Mapping[str, str]] = {"/root//.bashrc": "in_bashrc=yes\n"}
+    image_path = "/opt/tools/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    image_variables: ClassVar[Mapping[str, str]] = {"FROM_IMAGE": "yes", "HOME": "/root"}

@@ -6,8 +6,44 @@ Use it from a test file of your own::
         make_backend = "from my_package import MyBackend; backend = MyBackend()"
 
 ``make_backend`` is Python source that leaves the backend in a variable named ``backend``: it runs here, and in other
-processes that are killed to see what survives. ``isolates``: whether commands must be unable to reach the host's files
-and network. Needs pytest with pytest-asyncio in auto mode, and Linux.
+processes that are killed to see what survives. Needs pytest with pytest-asyncio in auto mode, and Linux.
+
+What the tests expect is said by further class variables:
+
+=====================  =========================================================================================
+``isolates``           whether commands must be unable to reach the host's files and network
+``image``              the image that all sandboxes are requested with
+``root_is_own``        the root file system is the sandbox's own, so that changing it is harmless
+``host_workspace``     the workspace is ``workspace/`` in the request's folder on this machine
+``home_is_workspace``  commands' home folder is the workspace
+``user``               the number of the user who runs commands
+``capabilities``       what these may do at most, as a mask (``CapEff``)
+``has_bash``,          whether the image has these programs; without bash only the tests that say so can be used
+``has_python``
+``limits_memory``,     whether these limits can be enforced; None: as this machine's control groups say
+``limits_processes``
+``finds_hidden``       whether processes that hid from their shell are found; None: the same
+``ends_trees``         whether also processes in sessions of their own end with their command's time limit
+``other_user``         name and number of another user of the image
+``image_files``,       what the image holds: contents by path, its search path, further variables
+``image_path``,
+``image_variables``
+=====================  =========================================================================================
+
+A backend whose processes can't be seen on this machine has a coroutine ``processes(run_id)``, which gives the command lines of what runs in
+all of a run's sandboxes; ``RemoteBackend`` has one. If it has a coroutine ``close()``, that is called after each test. So the suite of a
+driver is::
+
+    class TestMyDriver(SandboxContract):
+        make_backend = '''
+    from manyhands.sandboxes.remote.backend import RemoteBackend
+    from my_package import MyDriver
+    backend = RemoteBackend(MyDriver())
+    '''
+        image, root_is_own, host_workspace, home_is_workspace = "name", True, False, False
+        user, capabilities, finds_hidden, ends_trees = 0, 0x4FB, True, True
+
+Where what a killed owner left is ended by a sweep of yours, override ``swept``.
 """
 
 from __future__ import annotations
@@ -29,10 +65,11 @@ from manyhands.testing.sandbox_contract_commands import (
     said,
     shell,
 )
-from manyhands.testing.sandbox_contract_recovery import RecoveryContract, killed
+from manyhands.testing.sandbox_contract_recovery import killed
+from manyhands.testing.sandbox_contract_worlds import WorldContract
 
 
-class SandboxContract(RecoveryContract):
+class SandboxContract(WorldContract):
     """The suite. Subclass it and set the class variables."""
 
     # Files

@@ -41,6 +41,8 @@ async def main():
             await sandbox.begin_step(rest)
         elif verb == "spawn":
             await sandbox.spawn(rest)
+        elif verb == "end":
+            await sandbox.end_step()
         elif verb == "freeze":
             await sandbox.freeze()
         elif verb == "start":

@@ -28,7 +28,8 @@ builtin cd -- {directory} 2>/dev/null || builtin cd -- {fallback}
 exec {output}>&1 {status}>&{report} {report}>&- >/dev/null 2>&1
 __manyhands_report() {{
   {end}{{ builtin printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; builtin jobs -rp; {more}builtin printf '\\0'
-    builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p; builtin printf '\\0'; }} >&{status} 2>/dev/null
+    {before}builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p{after}
+    builtin printf '\\0'; }} >&{status} 2>/dev/null
 }}
 builtin trap '__manyhands_report exit "$?"' EXIT
 {ready}
@@ -48,11 +49,13 @@ def bash_beginning(
     ready: str | None = None,
     end: str = "",
     more: str = "",
+    at_once: bool = False,
 ) -> str:
     """The first lines of a bash that goes on from ``state`` and reports to the descriptor ``report``, which it takes as ``status``; what
     commands write goes to its output, which it takes as ``output``. ``fallback``: where to start if the state's directory is gone;
     ``exports``: ``NAME=value``, exported whatever the state says. ``ready``, ``end``, ``more``: commands, each with what ends it, that say
-    that it is ready (else a ``+`` to ``status``), that are run first in each report, and that add to the list of its jobs."""
+    that it is ready (else a ``+`` to ``status``), that are run first in each report, and that add to the list of its jobs.
+    ``at_once``: have the state come in one piece, not line by line, which costs a fork."""
     return _BEGINNING.format(
         state=shlex.quote(state.script),
         directory=shlex.quote(state.directory),
@@ -65,6 +68,8 @@ def bash_beginning(
         ready=_READY.format(status=status) if ready is None else ready,
         end=end,
         more=more,
+        before='builtin printf %s "$(' if at_once else "",
+        after=')"' if at_once else "",
     )
 
 

@@ -217,6 +217,7 @@ class RemoteShell:
                 ready=self._marks(f'ready $$" >&{_OUTPUT}', f'ready $$" >&{_STATUS}', "builtin "),
                 end=f"builtin printf '\\0%s end\\0' {self._mark} >&{_OUTPUT}; ",
                 more=listing.replace("printf", "builtin printf"),
+                at_once=True,
             )
         return _SH_BEGINNING.format(
             state=shlex.quote(self.state.script),

@@ -102,6 +102,10 @@ class Service:
         )
         return application
 
+    async def end(self) -> None:
+        """End all worlds."""
+        await asyncio.gather(*(self._end(world) for world in self._worlds.values()))
+
     # Faults to order
 
     @web.middleware
@@ -212,7 +216,8 @@ class Service:
         project = ["--ro-bind", spec["project"], f"{root}/project"] if spec["project"] else []
         for hidden in spec["hidden"]:
             project += ["--tmpfs", f"{root}/project/{hidden}", "--remount-ro", f"{root}/project/{hidden}"]
-        usr = ["--ro-bind", "/usr", f"{root}/usr"] if world.config["host_programs"] else []
+        shown = ("/usr", "/etc/alternatives") if world.config["host_programs"] else ()
+        usr = [word for path in shown for word in ("--ro-bind-try", path, f"{root}{path}")]
         limits = spec["limits"]
         world.group = make_group(memory=limits["memory"], processes=limits["processes"])
         network = [] if limits["network"] else ["--unshare-net"]
@@ -435,14 +440,10 @@ class Service:
         for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
             if os.path.islink(f"/{name}"):
                 (base / name).symlink_to(f"usr/{name}")
-        for name in ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "services", "ssl"):
-            source = Path("/etc", name)
-            if source.is_dir():
-                shutil.copytree(
-                    source, base / "etc" / name, symlinks=True, ignore_dangling_symlinks=True, ignore=_private
-                )
-            elif source.exists():
-                shutil.copy(source, base / "etc" / name)
+        (base / "etc" / "alternatives").mkdir()
+        for name in ("ld.so.cache", "ld.so.conf", "nsswitch.conf", "services"):
+            if os.path.exists(f"/etc/{name}"):
+                shutil.copy(f"/etc/{name}", base / "etc" / name)
         program = base / "opt" / "tools" / "bin" / "of-the-image"
         program.parent.mkdir(parents=True)
         program.write_text("#!/bin/sh\necho from the image\n")
@@ -476,10 +477,6 @@ class Service:
         config = {"environment": environment, "directory": None, "user": "root", "host_programs": host_programs}
         (folder / "config.json").write_text(json.dumps(config))
         return root
-
-
-def _private(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name == "private"]
 
 
 def _refused(why: str) -> web.HTTPUnprocessableEntity:
@@ -575,7 +572,8 @@ async def _tell_end(stream: web.WebSocketResponse, end: asyncio.Future[int], cop
 
 
 async def _serve(folder: Path) -> None:
-    runner = web.AppRunner(Service(folder).application(), access_log=None)
+    service = Service(folder)
+    runner = web.AppRunner(service.application(), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -583,15 +581,13 @@ async def _serve(folder: Path) -> None:
     print(site._server.sockets[0].getsockname()[1], flush=True)  # type: ignore[attr-defined]
     loop = asyncio.get_running_loop()
     await loop.run_in_executor(None, sys.stdin.read)  # its owner holds this open
+    await service.end()
+    remove_tree(folder)
+    os._exit(0)  # without waiting for what threads wait for
 
 
 def main() -> None:
-    folder = Path(tempfile.mkdtemp(prefix="fake-worlds-"))
-    try:
-        asyncio.run(_serve(folder))
-    finally:
-        remove_tree(folder)
-        os._exit(0)
+    asyncio.run(_serve(Path(tempfile.mkdtemp(prefix="fake-worlds-"))))
 
 
 if __name__ == "__main__":
