@@ -10,41 +10,7 @@ processes that are killed to see what survives. Needs pytest with pytest-asyncio
 
 What the tests expect is said by further class variables:
 
-=====================  =========================================================================================
-``isolates``           whether commands must be unable to reach the host's files and network
-``image``              the image that all sandboxes are requested with
-``root_is_own``        the root file system is the sandbox's own, so that changing it is harmless
-``host_workspace``     the workspace is ``workspace/`` in the request's folder on this machine
-``home_is_workspace``  commands' home folder is the workspace
-``user``               the number of the user who runs commands
-``capabilities``       what these may do at most, as a mask (``CapEff``)
-``has_bash``,          whether the image has these programs; without bash only the tests that say so can be used
-``has_python``
-``limits_memory``,     whether these limits can be enforced; None: as this machine's control groups say
-``limits_processes``
-``finds_hidden``       whether processes that hid from their shell are found; None: the same
-``ends_trees``         whether also processes in sessions of their own end with their command's time limit
-``other_user``         name and number of another user of the image
-``image_files``,       what the image holds: contents by path, its search path, further variables
-``image_path``,
-``image_variables``
-=====================  =========================================================================================
-
-A backend whose processes can't be seen on this machine has a coroutine ``processes(run_id)``, which gives the command lines of what runs in
-all of a run's sandboxes; ``RemoteBackend`` has one. If it has a coroutine ``close()``, that is called after each test. So the suite of a
-driver is::
-
-    class TestMyDriver(SandboxContract):
-        make_backend = '''
-    from manyhands.sandboxes.remote.backend import RemoteBackend
-    from my_package import MyDriver
-    backend = RemoteBackend(MyDriver())
-    '''
-        image, root_is_own, host_workspace, home_is_workspace = "name", True, False, False
-        user, capabilities, finds_hidden, ends_trees = 0, 0x4FB, True, True
-
-Where what a killed owner left is ended by a sweep of yours, override ``swept``.
-"""
+=====================  =================================================================================="""
 
 from __future__ import annotations
 
@@ -237,6 +203,8 @@ class SandboxContract(WorldContract):
     # The project
 
     async def test_project_is_read_and_started_in(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        if not self.takes_projects:
+            return
         project = _project(tmp_path)
         async with made(backend, self.request(tmp_path / "box", run_id, project)) as sandbox:
             assert sandbox.project is not None
@@ -258,6 +226,8 @@ class SandboxContract(WorldContract):
     async def test_project_leaves_the_workspace_as_it_is(
         self, backend: SandboxBackend, tmp_path: Path, run_id: str
     ) -> None:
+        if not self.takes_projects:
+            return
         async with made(backend, self.request(tmp_path / "box", run_id, _project(tmp_path))) as sandbox:
             await sandbox.write_file(f"{sandbox.workspace}/new/file", b"mine")
             home = "~" if self.home_is_workspace else "$WORKSPACE"
@@ -325,6 +295,8 @@ class SandboxContract(WorldContract):
             assert (project / "data" / "run" / "box" / "workspace" / "x").exists()
 
     async def test_cwd_beside_a_project(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        if not self.takes_projects:
+            return
         project = _project(tmp_path)
         folder = "/project/inner" if self.isolates else str(project / "inner")
         for number, (cwd, started) in enumerate((("sub", "{workspace}/sub"), (folder, folder))):
@@ -344,6 +316,8 @@ class SandboxContract(WorldContract):
             assert str(folder) in caught.value.message
 
     async def test_project_after_a_crash(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        if not self.takes_projects:
+            return
         project, folder = _project(tmp_path), tmp_path / "box"
         before = ("shell cd inner; echo old >$WORKSPACE/mine", "begin main/1")
         owner = await self._owner(folder, run_id, *before, "start echo new >$WORKSPACE/mine; sleep 74", project=project)

@@ -37,6 +37,7 @@ class CommandContract:
     limits_memory: ClassVar[bool] = True
     limits_processes: ClassVar[bool | None] = None
     finds_hidden: ClassVar[bool | None] = None
+    takes_projects: ClassVar[bool] = True
 
     @pytest.fixture
     async def backend(self) -> AsyncIterator[SandboxBackend]:
@@ -70,7 +71,7 @@ class CommandContract:
         processes = getattr(self._backend, "processes", None)
         if processes is None:
             marks = {f"{name}={run_id}".encode() for name in (MARK, SEEN)}
-            return await asyncio.to_thread(_find, marks, command)
+            return await asyncio.to_thread(command_lines_with, marks, command)
         return [line for line in await processes(run_id) if line.startswith(command)]
 
     async def modified(self, sandbox: Sandbox, folder: Path, name: str) -> float | None:
@@ -351,7 +352,8 @@ async def _exists(sandbox: Sandbox, path: str) -> bool:
     return (await sandbox.run(["test", "-e", path], timeout=10)).exit_code == 0
 
 
-def _find(marks: set[bytes], command: str) -> list[str]:
+def command_lines_with(marks: set[bytes], command: str) -> list[str]:
+    """The command lines, of all processes of this machine with one of these entries in their environment, that begin with ``command``."""
     found = []
     for pid, line in process_table().items():
         try:

@@ -26,6 +26,8 @@ MAX_INPUT = 1 << 16
 _AT_ONCE = 4
 _STARTING = 20.0
 _GRACE = 0.3
+_LOOKS, _DEAR_LOOKS = 200, 30
+"""How often what is to stand still is looked for: where every process belongs to it, and where all of a machine have to be looked at."""
 _LAST_MOMENTS = 2.0
 _IDLE = 0.05
 """Seconds that a shell may take to become idle after a request's end; what takes longer waits for what the request left behind."""
@@ -374,8 +376,12 @@ class Service:
     async def freeze(self, also: Sequence[int]) -> bool:
         """Have all that commands started, and ``also``, stand still; whether all of it does."""
         leave = (self._place.own - set(also)) | {slot.pid for slot in self._slots}
-        hard = None if self._place.world.alone else self._place.hard
-        code, said = await self.inner(scripts.frozen(leave, hard))
+        alone = self._place.world.alone
+        hard = None if alone else self._place.hard
+        try:
+            code, said = await self.inner(scripts.frozen(leave, hard, rounds=_LOOKS if alone else _DEAR_LOOKS))
+        except ItemError:  # what runs away keeps the machine too busy for an answer
+            return False
         self._stopped_ids = [int(word) for word in said.split() if word.isdigit()]
         return code == 0
 

@@ -26,11 +26,11 @@ _BLOCK = 512
 _FIRST_TAG = 2 * 10**18
 _TAGS = 6 * 10**18
 
-# Ends all processes whose environment has one of the entries $1 (a line each), or whose limits hold one of the numbers $2. A zombie is
-# nobody's any more.
+# Ends all processes whose environment has one of the entries $1 (a line each), or whose limits hold one of the numbers $2, with their
+# groups: processes that start each other faster than they are found have a group at least. A zombie is nobody's any more.
 _END = """\
 end_marked() {
-  round=0
+  round=0; read -r own </proc/self/stat; own=${own##*) }; own=${own#* * }; own=${own%% *}
   while [ "$round" -lt 100 ]; do
     round=$((round + 1)); killed=
     found=$(printf '%s\\n' "$1" | grep -lsazxF -f - /proc/[0-9]*/environ 2>/dev/null
@@ -38,8 +38,12 @@ end_marked() {
     for file in $found; do
       process=${file#/proc/}; process=${process%/*}
       { read -r state <"/proc/$process/stat"; } 2>/dev/null || continue
-      case $state in *") Z "*) continue ;; esac
-      kill -KILL "$process" 2>/dev/null && killed=yes
+      state=${state##*) }
+      case $state in Z*) continue ;; esac
+      group=${state#* * }; group=${group%% *}
+      [ "$group" -le 1 ] || [ "$group" = "$own" ] || kill -KILL "-$group" 2>/dev/null
+      kill -KILL "$process" 2>/dev/null
+      killed=yes
     done
     [ -n "$killed" ] || return 0
   done
@@ -215,7 +219,7 @@ DELETE_SNAPSHOT = _REMOVE + 'cd ../snapshots && remove "$1"\n'
 # $1: the world; $2: seconds at most.
 SIZE = """\
 [ -d "$1/workspace" ] || exit 72
-timeout "$2" du -skD -- "$1/workspace" "$1/tmp" 2>/dev/null
+timeout "$2" du -skD --apparent-size -- "$1/workspace" "$1/tmp" 2>/dev/null
 """
 
 # Prints a line for each world and snapshot: its kind, 1 if something runs in it, its name, its labels; behind an empty line, KiB and folder
@@ -240,7 +244,7 @@ ${target##*/}
   printf '%s\\t%s\\t%s\\t%s\\n' "$kind" "$runs" "$name" "$labels"
 done
 printf '\\n'
-timeout "$1" du -skD -- worlds/* snapshots/* 2>/dev/null
+timeout "$1" du -skD --apparent-size -- worlds/* snapshots/* 2>/dev/null
 exit 0
 """
 
