@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import pwd
+import socket
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from manyhands.network.counts import HostCounts
+from manyhands.sandboxes.containers.addresses import can_enter_worlds
 from manyhands.sandboxes.containers.driver import ContainerDriver
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 from manyhands.sandboxes.remote.backend import RemoteBackend
+from tests.attacks.ordinary_user import ordinary_user
 from tests.network.egress_cases import CASES, RULES, Case
 from tests.network.outside_web import OutsideWeb, outside_web
+from tests.support.engine_keeper import ROOTLESS_USER
 from tests.support.engines import Engine
 
 pytestmark = pytest.mark.timeout(300)
@@ -94,3 +102,76 @@ async def test_without_hosts_a_container_has_no_proxy(docker_engine: Engine, tmp
                 await driver.delete(world.id)
     finally:
         await backend.close()
+
+
+_AS_OWNER = """
+import asyncio, sys
+from manyhands.network.egress import Egress
+
+async def main():
+    egress = Egress(("127.0.0.2",))
+    await egress.open(int(sys.argv[1]))
+    print("listening", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="starts processes as somebody else")
+async def test_an_ordinary_user_serves_the_containers_of_their_own_engine(
+    rootless_podman_engine: Engine, tmp_path: Path
+) -> None:
+    """Their process enters the container's network, and ends: then nothing answers there."""
+    engine = rootless_podman_engine
+    name = engine.client("run", "--detach", "--network", "none", engine.full, "sleep", "100").strip()
+    ask = ("exec", name, "curl", "-sS", "-m", "5", "-x", "http://127.0.0.1:13128")
+    try:
+        pid = engine.client("inspect", "--format", "{{.State.Pid}}", name).strip()
+        owner = pwd.getpwnam(ROOTLESS_USER)
+        async with outside_web(tmp_path) as web:
+            with ordinary_user() as user:
+                command = ["setpriv", f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups", "--"]
+                serving = await asyncio.create_subprocess_exec(
+                    *(*command, user.python, "-c", _AS_OWNER, pid),
+                    stdout=asyncio.subprocess.PIPE,
+                    cwd="/",
+                    env={"PYTHONPATH": f"{user.folder}/src:{user.folder}/packages", "PATH": os.defpath},
+                )
+                try:
+                    assert serving.stdout is not None
+                    assert await asyncio.wait_for(serving.stdout.readline(), 30) == b"listening\n"
+                    url = f"http://{web.allowed.address}:{web.allowed.port}/"
+                    said = await asyncio.to_thread(engine.client, *ask, url)
+                    assert said.startswith("allowed: GET /")
+                finally:
+                    serving.kill()
+                    await serving.wait()
+                with pytest.raises(AssertionError, match="Failed to connect"):
+                    await asyncio.to_thread(engine.client, *ask, url)
+    finally:
+        engine.client("rm", "--force", "--time", "0", name)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="starts processes as somebody else")
+def test_who_cannot_enter_containers_is_told(tmp_path: Path) -> None:
+    """Somebody who may only ask an engine of root's."""
+    code = (
+        "import sys; from manyhands.sandboxes.containers.addresses import can_enter_worlds as c; print(c(sys.argv[1]))"
+    )
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as engine:
+        os.chmod(folder, 0o755)
+        engine.bind(f"{folder}/docker.sock")
+        os.chmod(f"{folder}/docker.sock", 0o666)
+        engine.listen()
+        address = f"unix://{folder}/docker.sock"
+        assert can_enter_worlds(address)
+        assert not can_enter_worlds("tcp://127.0.0.1:2375")
+        with ordinary_user() as user:
+            assert user.run([user.python, "-c", code, address]).stdout == "False\n"
+            own = (
+                "import os, socket, tempfile; from manyhands.sandboxes.containers.addresses import can_enter_worlds as c;"
+                "s = socket.socket(socket.AF_UNIX); p = tempfile.mkdtemp() + '/s'; s.bind(p); s.listen(); print(c('unix://' + p))"
+            )
+            assert user.run([user.python, "-c", own]).stdout == "True\n"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.network.addresses import Address, read_host, why_not_public
 from manyhands.network.connecting import Refused, allowed_addresses
-from manyhands.network.rules import NetworkRules, read_rules
+from manyhands.network.rules import NetworkRules, read_rules, tightened
 
 PUBLIC = ("1.1.1.1", "8.8.8.8", "172.32.0.1", "192.169.0.1", "100.128.0.1", "2606:4700::1111", "2a00:1450::1")
 NOT_PUBLIC = (
@@ -221,6 +221,8 @@ def test_tightening() -> None:
     assert set(row.within(run).words) == {"a.example.com", "api.other.org", "10.1.0.0/16"}
     assert NetworkRules.read(["a.org", "8.8.8.8", "10.0.0.1"]).within(NetworkRules.all()).words == ("a.org", "8.8.8.8")
     assert NetworkRules.read(["a.org"]).within(NetworkRules()).words == ()
+    assert tightened(["*.a.example", "b.example"], ["x.a.example", "B.Example."]) == ("b.example", "x.a.example")
+    assert tightened(["*.a.example"], ["*.b.a.example", "a.example"]) == ("*.b.a.example",)
 
 
 async def test_of_a_name_with_several_addresses_only_the_allowed_ones_are_tried() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
 from manyhands.network.connecting import LookUp, look_up
 from manyhands.network.counts import HostCounts
 from manyhands.network.namespaces import listening_inside
@@ -14,11 +16,14 @@ from manyhands.network.rules import NetworkRules
 class Egress:
     """A proxy that listens inside a sandbox, and again inside whatever takes its place when it is started anew.
 
-    ``allowed``: the rules, as people write them. Raises ValueError for others.
+    ``allowed``: the rules, as people write them. Raises ItemError(INVALID_INPUT) for others, as items may bring their own.
     """
 
     def __init__(self, allowed: Sequence[str], counts: HostCounts | None = None, *, look_up: LookUp = look_up) -> None:
-        self._rules = NetworkRules.read(allowed)
+        try:
+            self._rules = NetworkRules.read(allowed)
+        except ValueError as error:
+            raise ItemError(Cause.INVALID_INPUT, f"network_allow: {error}") from error
         self._counts = counts
         self._look_up = look_up
         self._proxy: EgressProxy | None = None

@@ -91,7 +91,8 @@ class NetworkRules:
     def within(self, others: NetworkRules) -> NetworkRules:
         """What both allow: these come from somebody who may only tighten the ``others``."""
         ours = [word for word in self.words if others.contains(word)]
-        theirs = [word for word in others.words if word not in ours and self.contains(word)]
+        kept = NetworkRules.read(ours)
+        theirs = [word for word in others.words if self.contains(word) and not kept.contains(word)]
         return NetworkRules.read([*ours, *theirs], all_public=self.all_public and others.all_public)
 
     def contains(self, word: str) -> bool:
@@ -117,6 +118,11 @@ def read_rules(words: Iterable[str]) -> NetworkRules:
         return NetworkRules.read(words)
     except ValueError as error:
         raise UserError(f"{OPTION} {error}") from None
+
+
+def tightened(rules: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
+    """What both lists of rules allow, as it is written in either of them. Raises ValueError, naming the word, for no rule."""
+    return NetworkRules.read(rules).within(NetworkRules.read(allowed)).words
 
 
 def _rule(word: str) -> str | Network:
