@@ -23,7 +23,7 @@ IMAGE_PATH = "/opt/tool/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _PROGRAMS = """
 bash dash ls cat cp mv rm ln mkdir rmdir chmod chown touch sleep env printenv id whoami head tail wc sort uniq cut tr tee seq date
 dd df du stat mkfifo mknod readlink realpath basename dirname mktemp true false test expr printf echo pwd nproc timeout nohup yes
-sync sha256sum md5sum base64 od ps kill pgrep pkill grep sed find xargs tar gzip diff cmp setpriv unshare mount umount setsid
+sync truncate sha256sum md5sum base64 od ps kill pgrep pkill grep sed find xargs tar gzip diff cmp setpriv unshare mount umount setsid
 chroot flock getent git rg curl
 """
 _PASSWD = "root:x:0:0:root:/root:/bin/bash\ntester:x:1000:1000::/home/tester:/bin/bash\nnobody:x:65534:65534::/nonexistent:/bin/false\n"
@@ -41,7 +41,7 @@ _LEFT_OUT = {
     "site-packages",
     "dist-packages",
 }
-_VERSION = 4
+_VERSION = 5
 """To be raised when what is made here changes: tars are kept between sessions."""
 
 

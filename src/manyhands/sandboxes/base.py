@@ -153,12 +153,10 @@ class CommandSandbox:
         user: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> ExecResult:
-        if user is not None:
-            raise ItemError(Cause.INVALID_INPUT, f"user {user!r}: a {self.kind} sandbox has no other users")
         command = with_variables(command, environment)
         strikes = self._disk.strikes
         try:
-            result = await self._run(command, timeout=timeout, input=input, cwd=cwd, max_output=max_output)
+            result = await self._run(command, timeout=timeout, input=input, cwd=cwd, max_output=max_output, user=user)
         finally:
             self._live = self._live or None  # it may have left something
         return await self._disk.judged(result, strikes)
@@ -173,7 +171,14 @@ class CommandSandbox:
         return result
 
     async def _run(
-        self, command: Sequence[str], *, timeout: float, input: bytes | None, cwd: str | None, max_output: int
+        self,
+        command: Sequence[str],
+        *,
+        timeout: float,
+        input: bytes | None,
+        cwd: str | None,
+        max_output: int,
+        user: str | None = None,
     ) -> ExecResult:
         directory = self._inside(cwd)
         check_words(command)
@@ -181,7 +186,7 @@ class CommandSandbox:
         with self._disk.command():
             return await self._with_restart_note(
                 lambda: run_process(
-                    lambda stdin, output: self._start(command, directory, stdin, output, alone=True),
+                    lambda stdin, output: self._start(command, directory, stdin, output, alone=True, user=user),
                     timeout=timeout,
                     input=input,
                     max_output=max_output,
@@ -316,14 +321,22 @@ class CommandSandbox:
         self._disk.check()
 
     def _start(
-        self, command: Sequence[str], directory: str, stdin: int, output: int, *, keep: Sequence[int] = (), alone: bool
+        self,
+        command: Sequence[str],
+        directory: str,
+        stdin: int,
+        output: int,
+        *,
+        keep: Sequence[int] = (),
+        alone: bool,
+        user: str | None = None,
     ) -> Process:
         process = Process(
-            self._launcher.command(command, directory),
+            self._launcher.command(command, directory, user),
             self._launcher.environment,
             stdin=stdin,
             output=output,
-            keep=keep,
+            keep=(*keep, *self._launcher.keep),
             alone=alone,
             spawn=self._launcher.spawn,
             tag=self._launcher.tag,

@@ -104,7 +104,12 @@ class _LocalLauncher:
             self.tag = self._family.tags.new() if self._group is None else None
         return False
 
-    def command(self, command: Sequence[str], directory: str) -> list[str]:
+    @property
+    def keep(self) -> Sequence[int]:
+        return ()
+
+    def command(self, command: Sequence[str], directory: str, user: str | None = None) -> list[str]:
+        launch.check_no_other_user(self.kind, user)
         # No limit on processes without a group: the per-user one would count everything else that the user runs.
         return launch.limited(command, self._request.limits, self._group, processes=None, directory=directory)
 

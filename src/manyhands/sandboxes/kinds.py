@@ -64,7 +64,11 @@ _ENGINE = Kind(
 )
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "bubblewrap": Kind(backend="manyhands.sandboxes.bubblewrap.backend:BubblewrapBackend", limits_hosts=True),
+        "bubblewrap": Kind(
+            backend="manyhands.sandboxes.bubblewrap.backend:BubblewrapBackend",
+            images="manyhands.sandboxes.bubblewrap.image_store:unpacked_images",
+            limits_hosts=True,
+        ),
         "local": Kind(backend="manyhands.sandboxes.local:LocalBackend"),
         "docker": _ENGINE,
         "podman": _ENGINE,

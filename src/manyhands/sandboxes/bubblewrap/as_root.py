@@ -46,10 +46,10 @@ class User:
 def stand_in_for_root() -> User | None:
     """The user that commands get where we are root; None where we are somebody else already, also one who is only called root in a user
     namespace without other ids. In a container whose ids are few it is the highest one there. Raises OSError if there is none."""
-    uids = _ranges(Path("/proc/self/uid_map"))
+    uids = id_ranges(Path("/proc/self/uid_map"))
     if os.geteuid() != 0 or _is_somebody_outside(uids):
         return None
-    return User(_chosen(uids), _chosen(_ranges(Path("/proc/self/gid_map"))))
+    return User(_chosen(uids), _chosen(id_ranges(Path("/proc/self/gid_map"))))
 
 
 def hand_over(folder: Path, user: User) -> None:
@@ -81,7 +81,7 @@ def _owns(user: User, status: os.stat_result) -> bool:
     return (status.st_uid, status.st_gid) == (user.uid, user.gid)
 
 
-def _ranges(map_file: Path) -> list[tuple[int, int, int]]:
+def id_ranges(map_file: Path) -> list[tuple[int, int, int]]:
     """The ids of this process's user namespace: first id, first id outside, count."""
     with suppress(OSError):
         lines = [tuple(map(int, line.split())) for line in map_file.read_text().splitlines()]

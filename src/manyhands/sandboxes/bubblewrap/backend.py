@@ -13,13 +13,12 @@ seen read-only at ``/project``.
 from __future__ import annotations
 
 import asyncio
-import os
 import posixpath
 import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -29,12 +28,12 @@ from manyhands.core.errors import ItemError, ManyhandsError
 from manyhands.core.failures import Cause
 from manyhands.io.files import make_private
 from manyhands.network.connecting import LookUp, look_up
-from manyhands.network.egress import Egress
-from manyhands.network.namespaces import proxy_variables
 from manyhands.processes.children import to_the_end
 from manyhands.sandboxes.base import CommandSandbox, made_ready, prepared
 from manyhands.sandboxes.bubblewrap.anchor import Anchor, start_anchor
-from manyhands.sandboxes.bubblewrap.as_root import Folder, User, attach, hand_over, stand_in_for_root
+from manyhands.sandboxes.bubblewrap.as_root import User, hand_over, stand_in_for_root
+from manyhands.sandboxes.bubblewrap.held import HeldLauncher
+from manyhands.sandboxes.bubblewrap.image_world import make_image_world
 from manyhands.sandboxes.bubblewrap.root import (
     EMPTY,
     OWN_FILES,
@@ -47,8 +46,7 @@ from manyhands.sandboxes.bubblewrap.root import (
     start_directory,
 )
 from manyhands.sandboxes.commands import launch
-from manyhands.sandboxes.commands.cgroups import Group, make_group
-from manyhands.sandboxes.confinement import missing_for, spawn_confined
+from manyhands.sandboxes.confinement import missing_for
 from manyhands.sandboxes.files.access import RunInside, read_inside, read_plain, write_inside, write_plain
 from manyhands.sandboxes.files.checkpoint import Checkpoint
 from manyhands.sandboxes.files.disk_watch import with_space
@@ -63,7 +61,7 @@ _LANGUAGE = ("LANG", "LC_ALL")
 
 
 class BubblewrapBackend:
-    """Makes sandboxes by bubblewrap. ``request.image`` is ignored.
+    """Makes sandboxes by bubblewrap: of the host's programs, or of an image that was unpacked (``images.unpacked``).
 
     ``look_up``: what finds the addresses of names that commands ask the egress proxy for.
     """
@@ -87,6 +85,8 @@ class BubblewrapBackend:
         if project is not None:
             found = await asyncio.to_thread(data_folders, project)
             request = replace(request, hidden=(*request.hidden, *found))
+        if request.image is not None:
+            return await make_image_world(request, project, self._look_up)
         directory, alias = start_directory(request.cwd, project)
         folder = await with_space(lambda: to_the_end(asyncio.to_thread(_make_folders, request, directory)))
         launcher = _BubblewrapLauncher(request, folder, directory, alias, project, self._look_up)
@@ -102,7 +102,7 @@ class BubblewrapBackend:
         return await made_ready(sandbox, ahead=request.ahead)
 
 
-class _BubblewrapLauncher:
+class _BubblewrapLauncher(HeldLauncher[Anchor]):
     def __init__(
         self,
         request: SandboxRequest,
@@ -112,80 +112,24 @@ class _BubblewrapLauncher:
         project: Path | None,
         look_up: LookUp,
     ) -> None:
-        self._request = request
+        inside = None if project is None else PROJECT
+        super().__init__(request, directory, workspace=WORKSPACE, project=inside, look_up=look_up)
         self._folder = folder
         self._alias = alias
         self._project = project
-        self._anchor: Anchor | None = None
-        self._group: Group | None = None
-        limits = request.limits
-        proxied = bool(limits.network_allow) and not limits.network
-        self._egress = Egress(limits.network_allow, request.hosts, look_up=look_up) if proxied else None
-        self._starting = asyncio.Lock()
-        self._stopped = False
-        self.kind = "bubblewrap"
-        self.spawn = spawn_confined()
-        self.tag: int | None = None
-        self.workspace = WORKSPACE
-        self.project = None if project is None else PROJECT
-        self.start_directory = directory
         # Commands carry no marks, which would show in what they print: all of them end with the anchor, which is marked.
         environment = launch.scrubbed_environment(request, home=WORKSPACE, path=search_path(), project=self.project)
         # What brings a command into the sandbox says nothing in any language: to read a locale takes such a program a quarter longer.
         self._language = {name: environment.pop(name) for name in _LANGUAGE if name in environment}
-        self.environment = {**environment, **(proxy_variables() if proxied else {})}
+        self.environment = {**environment, **self.proxies}
 
-    async def prepare(self) -> bool:
-        if self._anchor is not None and self._anchor.alive:
-            return False
-        async with self._starting:
-            if self._stopped:
-                raise ItemError(Cause.SANDBOX_LOST, "the sandbox is closed")
-            if self._anchor is not None and self._anchor.alive:
-                return False
-            await self._start()
-            return True
+    def command(self, command: Sequence[str], directory: str, user: str | None = None) -> list[str]:
+        anchor = self._running()
+        launch.check_no_other_user(self.kind, user)
+        entered = anchor.command(launch.in_directory(command, directory, self._language))
+        return launch.limited(entered, self._request.limits, self._group, self._max_processes(), door=anchor.door)
 
-    def command(self, command: Sequence[str], directory: str) -> list[str]:
-        if self._anchor is None:
-            raise ItemError(Cause.SANDBOX_LOST, "the sandbox is not running")
-        entered = self._anchor.command(launch.in_directory(command, directory, self._language))
-        limits = self._request.limits
-        processes = limits.processes if self._group is None and _counts_by_sandbox() else None
-        return launch.limited(entered, limits, self._group, processes, door=self._anchor.door)
-
-    def members(self) -> set[int] | None:
-        return None if self._group is None else self._group.members()
-
-    def processes(self) -> set[int]:
-        if self._group is not None:
-            return self._group.members()
-        return set() if self._anchor is None else self._anchor.processes()
-
-    async def kill(self) -> None:
-        async with self._starting:
-            if self._anchor is not None:
-                await self._anchor.stop()
-            if self._egress is not None:
-                await self._egress.close()
-
-    async def stop(self) -> None:
-        async with self._starting:
-            self._stopped = True
-            if self._anchor is not None:
-                await self._anchor.stop()
-            if self._egress is not None:
-                await self._egress.close()
-            if self._group is not None:
-                await asyncio.to_thread(self._remove_group, self._group)
-                self._group = None
-
-    async def _start(self) -> None:
-        limits = self._request.limits
-        if self._anchor is not None:  # something inside killed it; what was running is gone, the files are not
-            await self._anchor.stop()
-        if self._group is None:
-            self._group = make_group(memory=limits.memory, processes=limits.processes)
+    async def _started(self, marks: Mapping[str, str]) -> Anchor:
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise ItemError(Cause.SANDBOX_LOST, "bubblewrap is not installed")
@@ -193,35 +137,12 @@ class _BubblewrapLauncher:
         _make_alias(self._folder, self._alias)
         request = self._request
         shown = folders(self._folder, self._alias, self._project, request.hidden, request.folders)
-        arguments = mounts(shown, limits, attached=user is not None)
-        marked = launch.marked(self.environment, self._request, secrets.token_hex(8))
-        self._anchor = await start_anchor(bwrap, arguments, OWN_FILES, copies(limits.network), marked, user)
+        arguments = mounts(shown, request.limits, attached=user is not None)
+        marked = {**self.environment, **marks}
+        anchor = await start_anchor(bwrap, arguments, OWN_FILES, copies(request.limits.network), marked, user)
         if user is not None:
-            await self._attach(self._anchor, shown, user)
-        if self._egress is not None:
-            await self._open_way_out(self._egress, self._anchor)
-
-    @staticmethod
-    async def _open_way_out(egress: Egress, anchor: Anchor) -> None:
-        try:
-            await egress.open(anchor.inner, anchor.outer_user)
-        except BaseException:
-            await anchor.stop()
-            raise
-
-    async def _attach(self, anchor: Anchor, shown: list[Folder], user: User) -> None:
-        try:
-            attach(anchor.inner, shown, user)
-        except OSError as error:
-            await anchor.stop()
-            raise ItemError(
-                Cause.SANDBOX_LOST, f"can't show folders to a sandbox: {error.strerror or error}"
-            ) from error
-
-    @staticmethod
-    def _remove_group(group: Group) -> None:
-        group.kill()
-        group.remove()
+            await self._attach(anchor, shown, user)
+        return anchor
 
 
 class _InsideFiles:
@@ -305,15 +226,6 @@ def _stand_in() -> User | None:
         return stand_in_for_root()
     except OSError as error:
         raise ItemError(Cause.SANDBOX_LOST, str(error)) from error
-
-
-@cache
-def _counts_by_sandbox() -> bool:
-    """Whether the kernel counts a user's processes by user namespace (Linux 5.14 and later)."""
-    release = os.uname().release.split(".")
-    with suppress(ValueError, IndexError):
-        return (int(release[0]), int(release[1].split("-")[0])) >= (5, 14)
-    return False
 
 
 @cache

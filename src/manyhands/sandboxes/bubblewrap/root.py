@@ -6,7 +6,7 @@ import os
 import posixpath
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -107,7 +107,7 @@ def folders(
     found += [Folder(workspace, target, writable=True) for target in (WORKSPACE, alias) if target is not None]
     found += _python(_PYTHON)
     found += [Folder(Path(path), path, public=True) for path in _public_etc() if os.path.isdir(path)]
-    found += _closing(folder / EMPTY)
+    found += closed_interfaces(folder / EMPTY)
     if project is not None:
         found.append(Folder(project, PROJECT))
         found += [Folder(folder / EMPTY, posixpath.join(PROJECT, path)) for path in hidden_below(project, hidden)]
@@ -174,12 +174,12 @@ def start_directory(cwd: str | None, project: Path | None = None) -> tuple[str, 
     return path, path
 
 
-def _closing(empty: Path) -> Iterator[Folder]:
+def closed_interfaces(empty: Path) -> list[Folder]:
     """What closes those interfaces of the kernel which are not about processes: what can be set is read-only, what tells of
     the machine is empty. ``empty``: an empty folder of the host's."""
-    yield Folder(Path("/proc/sys"), "/proc/sys", public=True)
-    for path, is_folder in _interfaces():
-        yield Folder(empty if is_folder else Path(os.devnull), path, public=True)
+    found = [Folder(Path("/proc/sys"), "/proc/sys", public=True)]
+    found += [Folder(empty if is_folder else Path(os.devnull), path, public=True) for path, is_folder in _interfaces()]
+    return found
 
 
 @cache

@@ -12,6 +12,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
 from manyhands.processes.children import Spawn
 from manyhands.processes.strays import MARK, SANDBOX_VARIABLE
 from manyhands.sandboxes.commands.cgroups import Group
@@ -67,8 +69,14 @@ class Launcher(Protocol):
         """What starts that command's process."""
         ...
 
-    def command(self, command: Sequence[str], directory: str) -> list[str]:
-        """The host's command that runs ``command`` inside, in ``directory`` (absolute, as seen inside)."""
+    @property
+    def keep(self) -> Sequence[int]:
+        """Descriptors that this command's process needs, once the sandbox runs."""
+        ...
+
+    def command(self, command: Sequence[str], directory: str, user: str | None = None) -> list[str]:
+        """The host's command that runs ``command`` inside, in ``directory`` (absolute, as seen inside), as another ``user`` than the
+        sandbox's, by name or number. Raises ItemError(INVALID_INPUT) for a user that the sandbox can't give it."""
         ...
 
     def members(self) -> set[int] | None:
@@ -91,6 +99,12 @@ class Launcher(Protocol):
     async def stop(self) -> None:
         """Kill everything inside, for good. Idempotent."""
         ...
+
+
+def check_no_other_user(kind: str, user: str | None) -> None:
+    """Raises ItemError(INVALID_INPUT) if a user is asked for."""
+    if user is not None:
+        raise ItemError(Cause.INVALID_INPUT, f"user {user!r}: a {kind} sandbox without an image has no other users")
 
 
 def limited(

@@ -12,7 +12,8 @@ a mirror that is called complete is the world before the step named. While a mir
 that of the earlier step, which is recorded by then, so that its mirror is not needed.
 
 Named pipes are kept as such, files that are linked with each other stay so, also across trees. Sockets and devices are left out, and so
-are set-user-id and set-group-id bits. What root restores gets the owner of the tree that it is in.
+are set-user-id and set-group-id bits. What root restores gets the owner of the tree that it is in, but for upper folders of overlays, whose
+entries keep their own.
 
 This guards against the death of processes, at any instant. What the kernel was given survives that; nothing is synced to
 the disk, so the death of the machine may leave a world that can't be trusted.
@@ -44,7 +45,8 @@ class _Marker:
 
 
 class Checkpoint:
-    """The undoing of open steps, for one sandbox's folder. ``trees``: names of the folders in it that make up the world.
+    """The undoing of open steps, for one sandbox's folder. ``trees``: names of the folders in it that make up the world; ``overlays``:
+    those of them that are the upper folders of overlays.
 
     The methods read and write files: not for the event loop's thread.
     """
@@ -54,12 +56,15 @@ class Checkpoint:
         folder: Path,
         trees: Sequence[str],
         *,
+        overlays: Sequence[str] = (),
         max_entries: int = MAX_ENTRIES,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._bounds = (max_entries, max_bytes)
         self._folder = folder
-        self._mirrors = [Mirror(folder / name, folder / "checkpoint" / name) for name in trees]
+        self._mirrors = [
+            Mirror(folder / name, folder / "checkpoint" / name, overlay=name in overlays) for name in trees
+        ]
         self._marker = folder / "open_step"
         self._live = folder / "live"
 

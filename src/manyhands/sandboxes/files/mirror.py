@@ -2,6 +2,9 @@
 
 Links are kept as links, named pipes as such, and files that are linked with each other stay so, also across trees. Sockets and devices are
 left out, and so are set-user-id and set-group-id bits. What root restores gets the owner of the tree that it is in.
+
+Of the upper folder of an overlay (Documentation/filesystems/overlayfs.rst) are also kept what hides entries of lower folders (character
+devices 0:0, and the attribute of folders that hide all), the owners of entries, and the owner and the mode of the tree itself.
 """
 
 from __future__ import annotations
@@ -88,12 +91,22 @@ class _Look:
     """Of folders whose owner lacks some right: the mirror's folder can't have the same mode, as it must stay writable."""
 
 
-class Mirror:
-    """A copy of a tree that is kept up to date. Links are kept as links; sockets and devices are left out."""
+_OPAQUE = "user.overlay.opaque"
+"""Of a folder in the upper folder of an overlay that was mounted with ``userxattr``: it hides what lower ones have there."""
+_TREE = "."
+"""In modes: the tree itself."""
+_USUAL_MODE = 0o755
 
-    def __init__(self, source: Path, copy: Path) -> None:
+
+class Mirror:
+    """A copy of a tree that is kept up to date. Links are kept as links; sockets and devices are left out. ``overlay``: whether the tree is
+    the upper folder of one, which is not mounted when it is restored."""
+
+    def __init__(self, source: Path, copy: Path, *, overlay: bool = False) -> None:
         self.source = source
         self.copy = copy
+        self._overlay = overlay
+        self._owners = overlay and os.geteuid() == 0
         self._aside = copy.parent / ".partial"
         self._known: dict[str, Signature | None] | None = None
 
@@ -112,6 +125,8 @@ class Mirror:
         try:
             root = os.open(self.source, _DIRECTORY)
             try:
+                if self._overlay:
+                    self._mirror_itself(root, look)
                 self._folder(root, "", look, 0)
             finally:
                 os.close(root)
@@ -137,7 +152,15 @@ class Mirror:
         for path in sorted(_paths_below(self.copy)):
             above, name = _parted(path)
             with open_folder(self.source, above) as folder:
+                if self._overlay and _is_whiteout(self.copy.joinpath(path).lstat()):
+                    os.mknod(name, stat.S_IFCHR, 0, dir_fd=folder)
+                    continue
                 _restore_entry(self.copy / path, folder, name, (self.source, path), linked)
+                if self._overlay:
+                    self._restore_for_overlay(self.copy / path, folder, name)
+        if self._owners and self.copy.exists():
+            itself = self.copy.stat()
+            os.chown(self.source, itself.st_uid, itself.st_gid)
         for path in sorted(modes, reverse=True):
             with open_folder(self.source, path.split("/")) as folder:
                 set_mode(folder, modes[path])
@@ -155,8 +178,12 @@ class Mirror:
     def _entry(self, folder: int, name: str, path: str, status: os.stat_result, look: _Look, depth: int) -> None:
         if stat.S_ISDIR(status.st_mode):
             self._mirror_folder(path, status, look)
+            if self._owners:
+                self._mirror_owner(self.copy / path, status, look)
             inner = os.open(name, _DIRECTORY, dir_fd=folder)
             try:
+                if self._overlay:
+                    self._mirror_opacity(inner, path, look)
                 self._folder(inner, f"{path}/", look, depth + 1)
             finally:
                 os.close(inner)
@@ -177,6 +204,12 @@ class Mirror:
             self._mirror_pipe(path, status, look)
         elif stat.S_ISREG(status.st_mode):
             self._mirror_file(folder, name, path, status, look)
+        elif self._overlay and _is_whiteout(status):
+            look.seen[path] = None
+            self._mirror_whiteout(path, look)
+            return
+        if self._owners:
+            self._mirror_owner(self.copy / path, status, look)
 
     def _mirror_first(self, folder: int, name: str, path: str, status: os.stat_result, look: _Look) -> None:
         """The first name of a file that has several."""
@@ -232,6 +265,48 @@ class Mirror:
         if stat.S_IMODE(there.st_mode) != mode | stat.S_IRWXU:
             look.before_change()
             target.chmod(mode | stat.S_IRWXU)
+
+    def _mirror_itself(self, root: int, look: _Look) -> None:
+        status = os.fstat(root)
+        if stat.S_IMODE(status.st_mode) != _USUAL_MODE:
+            look.modes[_TREE] = stat.S_IMODE(status.st_mode)
+        if self._owners and (self.copy.exists() or status.st_uid != os.geteuid()):
+            self.copy.mkdir(parents=True, exist_ok=True)
+            self._mirror_owner(self.copy, status, look)
+
+    def _mirror_owner(self, target: Path, status: os.stat_result, look: _Look) -> None:
+        there = _status(target)
+        if there is not None and (there.st_uid, there.st_gid) != (status.st_uid, status.st_gid):
+            look.before_change()
+            os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
+
+    def _mirror_whiteout(self, path: str, look: _Look) -> None:
+        target = self.copy / path
+        there = _status(target)
+        if there is None or not _is_whiteout(there):
+            look.before_change()
+            remove_tree(target)
+            os.mknod(target, stat.S_IFCHR, 0)
+
+    def _mirror_opacity(self, folder: int, path: str, look: _Look) -> None:
+        said, target = _attribute(folder), self.copy / path
+        if said != _attribute(target):
+            look.before_change()
+            if said is None:
+                os.removexattr(target, _OPAQUE)
+            else:
+                os.setxattr(target, _OPAQUE, said)
+
+    def _restore_for_overlay(self, copy: Path, folder: int, name: str) -> None:
+        status = copy.lstat()
+        if self._owners:
+            os.chown(name, status.st_uid, status.st_gid, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode) and (said := _attribute(copy)) is not None:
+            made = os.open(name, _DIRECTORY, dir_fd=folder)
+            try:
+                os.setxattr(made, _OPAQUE, said)
+            finally:
+                os.close(made)
 
     def _mirror_link(self, path: str, text: str, status: os.stat_result, look: _Look) -> None:
         target = self.copy / path
@@ -347,6 +422,18 @@ def _restore_entry(copy: Path, folder: int, name: str, destination: Entry, linke
             copy_file(source, folder, name)
         finally:
             os.close(source)
+
+
+def _is_whiteout(status: os.stat_result) -> bool:
+    """Whether an entry of an overlay's upper folder says that there is none of that name."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def _attribute(folder: int | Path) -> bytes | None:
+    try:
+        return os.getxattr(folder, _OPAQUE)
+    except OSError:
+        return None
 
 
 def _several(status: os.stat_result) -> bool:

@@ -41,7 +41,9 @@ class ImageTemplate:
     def fill(self, row: Mapping[str, Any]) -> str:
         """The name for a row. Raises ValueError if it lacks a field."""
         parts = iter(self.parts)
-        return checked_reference(_MARK.sub(lambda mark: _value(row, *next(parts)), self.text))
+        files = names_file(self.text)
+        name = _MARK.sub(lambda mark: _value(row, *next(parts), in_path=files), self.text)
+        return checked_reference(name, files=files)
 
 
 FIELDS = ("image", "docker_image")
@@ -72,9 +74,21 @@ class RowImages:
         return None if self.template is None else self.template.fill(row)
 
 
-def checked_reference(name: str) -> str:
-    """The name of an image, as far as can be said without looking it up. Raises ValueError."""
+def names_file(reference: str) -> bool:
+    """Whether a reference means a file or folder of this machine (``oci:FOLDER``, ``tar:FILE``, with a path that begins with ``/``, ``.``
+    or ``~``). Only the person who starts a run may name such, not a row of a dataset."""
+    kind, colon, rest = reference.partition(":")
+    return bool(colon) and kind in ("oci", "tar") and rest[:1] in ("/", ".", "~")
+
+
+def checked_reference(name: str, *, files: bool = False) -> str:
+    """The name of an image, as far as can be said without looking it up. ``files``: whether it may mean a file of this machine. Raises
+    ValueError."""
     name = name.strip()
+    if names_file(name) and not files:
+        raise ValueError(
+            f"{name[:100]!r} is a file of this machine, which rows can't name (--image and --image_template can)"
+        )
     if not name or len(name) > _MAX_CHARACTERS or name.startswith("-") or not name.isprintable() or " " in name:
         raise ValueError(f"{name[:100]!r} is no name of a container image")
     return name
@@ -90,11 +104,14 @@ def _field(mark: str) -> tuple[str, tuple[str, ...]]:
     return name, tuple(filters)
 
 
-def _value(row: Mapping[str, Any], name: str, filters: tuple[str, ...]) -> str:
+def _value(row: Mapping[str, Any], name: str, filters: tuple[str, ...], *, in_path: bool) -> str:
+    """``in_path``: whether it becomes part of a path of this machine, of which it must not choose the folder."""
     value = row.get(name)
     if not isinstance(value, (str, int)) or isinstance(value, bool) or not str(value).strip():
         raise ValueError(f'no text in "{name}", of which --image_template makes the name of an image')
     text = str(value).strip()
     for each in filters:
         text = FILTERS[each](text)
+    if in_path and ("/" in text or text.startswith(".") or "#" in text):
+        raise ValueError(f'"{name}" can\'t become part of a path: {text[:100]!r}')
     return text

@@ -1,0 +1,1 @@
+"""The program by which commands enter worlds made of images."""
