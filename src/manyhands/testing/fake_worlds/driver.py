@@ -18,6 +18,7 @@ import aiohttp
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.processes.children import to_the_end
+from manyhands.sandboxes.commands.cgroups import usable_hierarchies
 from manyhands.sandboxes.project import hidden_below
 from manyhands.sandboxes.remote.driver import ExecStream, Listed, World, WorldSpec
 
@@ -72,6 +73,9 @@ class FakeDriver:
 
     async def identity(self) -> str:
         return str((await self._json("GET", "/identity"))["identity"])
+
+    async def unenforced(self) -> tuple[str, ...]:
+        return ("cpus",) if usable_hierarchies() is not None else ("memory", "processes", "cpus")
 
     async def create(self, spec: WorldSpec) -> World:
         body = {

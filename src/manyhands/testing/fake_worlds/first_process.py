@@ -1,7 +1,8 @@
 """The first process of a fake world: starts commands in it on order, and reaps whatever ends there.
 
 It runs by itself (``python -I -S``), within the world's namespaces but outside of its root, into which each command is brought by
-chroot(2). Orders come as JSON over the Unix socket that is its standard input, each with the three descriptors of the command.
+chroot(2). Orders come over the Unix socket that is its standard input: as JSON, each in a file of its own, which comes with the three
+descriptors of the command.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ def main() -> None:
     while True:
         ready, _, _ = select.select([orders.fileno(), read_end], [], [], 1.0)
         if orders.fileno() in ready:
-            message, descriptors, _, _ = socket.recv_fds(orders, 1 << 20, 3)
+            message, found, _, _ = socket.recv_fds(orders, 1, 4)
             if not message:
                 os._exit(0)
-            order = json.loads(message)
+            written, *descriptors = found
+            with open(written, "rb") as file:
+                order = json.load(file)
             try:
                 running[_started(order, descriptors)] = order["number"]
             except BlockingIOError as error:  # the limit on processes

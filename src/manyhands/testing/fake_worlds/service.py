@@ -385,9 +385,12 @@ class Service:
         }
         end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         world.ends[world.numbers] = end
-        world.orders.setblocking(True)
-        socket.send_fds(world.orders, [json.dumps(message).encode()], descriptors)
-        world.orders.setblocking(False)
+        with tempfile.TemporaryFile() as written:
+            written.write(json.dumps(message).encode())
+            written.seek(0)
+            world.orders.setblocking(True)
+            socket.send_fds(world.orders, [b"o"], [written.fileno(), *descriptors])
+            world.orders.setblocking(False)
         return end
 
     def _user(self, root: Path, name: str) -> tuple[int, int] | None:
