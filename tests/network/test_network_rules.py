@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.network.addresses import Address, read_host, why_not_public
 from manyhands.network.connecting import Refused, allowed_addresses
-from manyhands.network.rules import NetworkRules, read_rules, tightened
+from manyhands.network.rules import NetworkRules, public_alone, read_rules, tightened
 
 PUBLIC = ("1.1.1.1", "8.8.8.8", "172.32.0.1", "192.169.0.1", "100.128.0.1", "2606:4700::1111", "2a00:1450::1")
 NOT_PUBLIC = (
@@ -223,6 +223,13 @@ def test_tightening() -> None:
     assert NetworkRules.read(["a.org"]).within(NetworkRules()).words == ()
     assert tightened(["*.a.example", "b.example"], ["x.a.example", "B.Example."]) == ("b.example", "x.a.example")
     assert tightened(["*.a.example"], ["*.b.a.example", "a.example"]) == ("*.b.a.example",)
+
+
+def test_rules_of_somebody_else_open_nothing_private() -> None:
+    theirs = ["files.example", "*.pages.example", "127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8", "8.8.8.8", "8.0.0.0/5"]
+    rules = NetworkRules.read(public_alone(theirs))
+    assert rules.words == ("files.example", "*.pages.example", "8.8.8.8", "8.0.0.0/5")
+    assert rules.address(ip_address("10.0.0.1"), "files.example") is not None
 
 
 async def test_of_a_name_with_several_addresses_only_the_allowed_ones_are_tried() -> None:

@@ -125,6 +125,12 @@ def tightened(rules: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
     return NetworkRules.read(rules).within(NetworkRules.read(allowed)).words
 
 
+def public_alone(rules: Iterable[str]) -> tuple[str, ...]:
+    """Those rules that open no address which is not public: for lists that come from somebody else, such as a dataset's author. Raises
+    ValueError, naming the word, for no rule."""
+    return NetworkRules.read(rules).within(NetworkRules.all()).words
+
+
 def _rule(word: str) -> str | Network:
     """A name in its one form, with ``*.`` in front if that was there, or a block."""
     text = word.strip()

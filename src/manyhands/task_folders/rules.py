@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeVar
 
 from manyhands.core.settings import Settings
+from manyhands.network.rules import public_alone, tightened
 from manyhands.sandboxes.protocol import SandboxLimits
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.reading import agent_policy, verifier_policy
@@ -96,17 +97,16 @@ class TaskRules:
             return False, ()
         if not has_image and not self.network:
             allowed = self.network_allow or ()
-            return False, allowed if mode == PUBLIC else _both(hosts, allowed)
+            return False, allowed if mode == PUBLIC else tightened(hosts, allowed)
         if mode == ALLOWLIST:
-            return False, hosts if self.network_allow is None or self.network else _both(hosts, self.network_allow)
+            if (
+                self.network_allow is None or self.network
+            ):  # a task's author knows nothing of addresses around this machine
+                return False, public_alone(hosts)
+            return False, tightened(hosts, self.network_allow)
         if self.network_allow is not None and not self.network:
             return False, self.network_allow
         return True, ()
-
-
-def _both(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-    """The entries of two lists of hosts that both allow, as they are written."""
-    return tuple(each for each in first if each in second)
 
 
 def _bytes(megabytes: int | None) -> int | None:

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from manyhands.core.jsonio import finite
+from manyhands.network.rules import NetworkRules
 
 MAIN = "main"
 """The service that agents work in."""
@@ -45,7 +46,7 @@ def allowed_host(entry: str) -> str:
     host = entry.strip().lower().rstrip(".")
     if "/" in host or ":" in host:
         try:
-            return str(ipaddress.ip_network(host) if "/" in host else ipaddress.IPv6Address(host))
+            return _readable(str(ipaddress.ip_network(host) if "/" in host else ipaddress.IPv6Address(host)))
         except ValueError:
             raise ValueError(
                 f"{entry!r} is no host: names, addresses and CIDR blocks, without ports or paths"
@@ -55,6 +56,12 @@ def allowed_host(entry: str) -> str:
         raise ValueError(
             f"{entry!r} is no host: names, *. and a name, addresses and CIDR blocks, without ports or paths"
         )
+    return _readable(host)
+
+
+def _readable(host: str) -> str:
+    """Raises ValueError for a host that no sandbox could be allowed."""
+    NetworkRules.read((host,))
     return host
 
 
