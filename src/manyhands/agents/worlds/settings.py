@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from manyhands.core.errors import UserError
@@ -31,8 +31,8 @@ def check_variable(name: str, value: str) -> None:
         raise ValueError(f"{name} must have a value of at most {MAX_VALUE:,} characters, without NUL")
 
 
-def _variables(value: Any) -> tuple[str, ...] | None:
-    """``NAME=value`` or ``NAME``, several such, or a mapping (where None is the like of ``NAME`` alone)."""
+def read_variables(value: Any) -> tuple[str, ...] | None:
+    """``NAME=value`` or ``NAME``, several such, or a mapping (where None is the like of ``NAME`` alone). Raises ValueError."""
     if value in (None, "", [""]):
         return None
     if isinstance(value, Mapping):
@@ -47,16 +47,21 @@ def _variables(value: Any) -> tuple[str, ...] | None:
         name, sign, content = text.partition("=")
         name = name.strip()
         check_variable(name, content)
-        if sign and (secrets_of({name: content}) or _OPAQUE.fullmatch(content)):
-            protect([content])
-            raise ValueError(
-                f"{name} looks like a secret, which would be recorded: give its name alone, and the value in the environment"
-            )
         found[name] = f"{name}={content}" if sign else name
     return tuple(found.values()) or None
 
 
-Variables = Annotated[tuple[str, ...] | None, Checked(_variables)]
+def looks_secret(variable: str) -> bool:
+    """Whether the name of ``NAME=value``, or the look of its value, says that this is a secret. ``NAME`` alone holds none."""
+    name, _, content = _parted(variable)
+    return bool(content) and bool(secrets_of({name: content}) or _OPAQUE.fullmatch(content))
+
+
+def _parted(variable: str) -> tuple[str, str, str]:
+    return variable.partition("=")
+
+
+Variables = Annotated[tuple[str, ...] | None, Checked(read_variables)]
 
 
 class WorldSettings(SandboxSettings, FileSettings):
@@ -121,6 +126,17 @@ class WorldSettings(SandboxSettings, FileSettings):
         None, "Maximum memory of one sandbox in GiB (default: 4).", group=WORLD
     )
 
+    @classmethod
+    def check(cls, name: str, value: Any) -> Any:
+        if name == "container_env" and cls.about(name).recorded:
+            for variable in filter(looks_secret, value or ()):
+                secret, _, content = _parted(variable)
+                protect([content])
+                raise ValueError(
+                    f"{secret} looks like a secret, which would be recorded: give its name alone, and the value in the environment"
+                )
+        return super().check(name, value)
+
     def resolved(self) -> Self:
         made = super().resolved()
         return made if made.workspace is None else made.changed({"workspace": absolute(made.workspace)})
@@ -165,12 +181,14 @@ ENVIRONMENT = "container_env"
 """The name among a workload's secrets of what the environment holds for ``--container_env NAME``."""
 
 
-def looked_up(options: WorldSettings, environ: Mapping[str, str]) -> dict[str, str]:
+def looked_up(options: WorldSettings, environ: Mapping[str, str], *, needed: bool = True) -> dict[str, str]:
     """The values of variables that were named alone. They are taken out of everything that is recorded. Raises UserError for one that
-    is not set."""
+    is not set; without ``needed`` it is left out."""
     found: dict[str, str] = {}
     for name in options.container_env or ():
         if "=" in name:
+            continue
+        if name not in environ and not needed:
             continue
         if name not in environ:
             raise UserError(f"--container_env {name}: the environment variable {name} is not set")
@@ -185,8 +203,5 @@ def looked_up(options: WorldSettings, environ: Mapping[str, str]) -> dict[str, s
 
 def environment_of(options: WorldSettings, secret: Mapping[str, str]) -> dict[str, str]:
     """The variables of commands. ``secret``: what ``looked_up`` gave."""
-    return {name: value if sign else secret.get(name, "") for name, sign, value in _parts(options.container_env or ())}
-
-
-def _parts(variables: Iterable[str]) -> Iterable[tuple[str, str, str]]:
-    return (text.partition("=") for text in variables)
+    parts = map(_parted, options.container_env or ())
+    return {name: value if sign else secret.get(name, "") for name, sign, value in parts}

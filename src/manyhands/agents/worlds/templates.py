@@ -55,6 +55,11 @@ def read_template(value: str | Path, *, name: str = "--workspace") -> Template:
     return _packed(_folder(value, name), None, name)
 
 
+def pack(folder: Path, archive: BinaryIO, name: str) -> Template:
+    """Write what is in a folder as a tar archive. ``name``: of the folder, for messages. Raises UserError, as ``read_template``."""
+    return _packed(folder, archive, name)
+
+
 def packed_template(folder: Path, digest: str) -> tuple[Template, BinaryIO]:
     """A template's contents as a tar archive, in a temporary file that is kept for this process. Raises UserError if the folder does not
     hold any more what ``digest`` stands for, or can't be read."""

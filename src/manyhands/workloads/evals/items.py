@@ -57,6 +57,7 @@ class ItemRecord(TypedDict, total=False):
     failed_dependencies: list[str]
     stops_early: bool
     file_changes: str
+    collected: dict[str, Any]
     before_each_output: str
     after_each_output: str
     workspace: str

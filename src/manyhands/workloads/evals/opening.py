@@ -84,7 +84,7 @@ class Openings:
 
     def template(self, target: Target) -> Path | None:
         """The folder that is copied for a target, if it names one itself. Raises UserError."""
-        if target.settings.get("workspace_template") is None:
+        if not target.has_template:
             return None
         return target.resolved(self.environ_of(target)).workspace_template
 

@@ -244,7 +244,10 @@ class _Conversation:
         notices = tuple(notice for answer in self._answers for notice in answer.notices)
         found = read_record({"output": list(self._output), **figures})
         cached_in_input = any(answer.cached_in_input for answer in self._answers)
-        return replace(found, text=self._answers[-1].text, notices=notices, cached_in_input=cached_in_input)
+        last = self._answers[-1]
+        return replace(
+            found, text=last.text, notices=notices, collected=last.collected, cached_in_input=cached_in_input
+        )
 
     def _record(self) -> dict[str, Any]:
         record = answer_record(self._item, self._together(), simulated=self._means.simulated())

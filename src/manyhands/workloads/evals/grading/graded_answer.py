@@ -212,4 +212,5 @@ def answer_record(item: TestItem, answer: Answer, *, simulated: bool) -> dict[st
         **{each.name: getattr(answer, each.name) for each in FIGURES},
         "notices": list(answer.notices),
         "simulated": simulated,
+        **({} if answer.collected is None else {"collected": dict(answer.collected)}),
     }

@@ -130,6 +130,10 @@ class TestResult(AnswerFigures):
     """Lines for the person."""
     file_changes: str | None = None
     """What the target changed in its workspace, as a diff."""
+    collected: str | None = None
+    """What the target's command `collect` printed at the end."""
+    collected_problem: str | None = None
+    """Why that is not to be relied on, such as `exit code 1`."""
     before_each_output: str | None = None
     """What the hook printed that ran before the test."""
     after_each_output: str | None = None
@@ -307,6 +311,8 @@ def result_of(row: ItemRow, thresholds: Sequence[float]) -> TestResult:
         output=recorded.get("output"),
         notices=recorded.get("notices") or None,
         file_changes=recorded.get("file_changes"),
+        collected=(recorded.get("collected") or {}).get("output"),
+        collected_problem=(recorded.get("collected") or {}).get("problem"),
         before_each_output=recorded.get("before_each_output"),
         after_each_output=recorded.get("after_each_output"),
         simulated=recorded.get("simulated") or None,

@@ -51,6 +51,8 @@ class Answer(AnswerFigures):
     """The object that it was read from."""
     notices: tuple[str, ...] = ()
     """What was left out, or understood with good will."""
+    collected: Mapping[str, Any] | None = None
+    """What the target's command gave at the end: ``output`` and ``problem``."""
     cached_in_input: bool = False
     """Whether its cached tokens are part of its input, as model endpoints count them, and not besides, as records have them."""
 

@@ -152,7 +152,7 @@ class Judging:
             return False
         targets = {target.name: target for target in self.choice.targets}
         answering = [targets[name] for name in self.choice.of(group.targets)]
-        return group.has_workspace or all(target.settings.get("workspace_template") is not None for target in answering)
+        return group.has_workspace or all(target.has_template for target in answering)
 
 
 # --- At the start of a run
@@ -305,7 +305,7 @@ def workspace_problems(survey: Survey, choice: Choice, targets: Sequence[Target]
             )
         if not target.batching:
             continue
-        if target.settings.get("workspace_template") is not None:  # which counts more than the tests' own
+        if target.has_template:  # which counts more than the tests' own
             found = {space and replace(space, template=None): test for space, test in found.items()}
         for space, test in found.items():
             own = None if space is None else space.of(target.name)

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from manyhands.agents.worlds.settings import looks_secret, read_variables
 from manyhands.core.digests import digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
@@ -43,7 +44,7 @@ DEFAULT = "default"
 """The name of the target that is used where none is chosen."""
 _LITERAL = ("name", "provider", "use_target", "judge_target", "workers", "provider_batching")
 """Settings in which there are no variables."""
-_SECRET, _HEADERS, _COMMAND = "api_key", "header", "command"
+_SECRET, _HEADERS, _COMMAND, _ENVIRONMENT = "api_key", "header", "command", "container_env"
 _SECRETS = (_SECRET, "bearer_token", "github_token")
 """Settings that must be variables."""
 
@@ -74,6 +75,11 @@ class Target:
     def facts(self) -> Kind:
         """What is true of every target of its kind."""
         return KINDS[self.kind]
+
+    @property
+    def has_template(self) -> bool:
+        """Whether it names the folder that is copied as its workspace."""
+        return any(self.settings.get(name) is not None for name in ("workspace", "workspace_template"))
 
     def resolved(self, environ: Mapping[str, str]) -> TargetSettings:
         """The settings with the values of the environment, whose secrets are kept out of every output from now on. A setting that need not
@@ -340,6 +346,8 @@ def _check_value(key: str, value: Json, location: Location) -> None:
     """Raises UserError for a variable where there can be none, for a literal secret, and for a wrong command."""
     if key == _HEADERS:
         _check_headers(value, location)
+    elif key == _ENVIRONMENT:
+        _check_environment(value, location)
     elif key in _SECRETS and isinstance(value, list):
         for index, each in enumerate(value):
             _check_value(key, each, location.at(index))
@@ -365,6 +373,20 @@ def _check_headers(value: Json, location: Location) -> None:
         if header.is_secret and not has_reference(header.value):
             raise location.error(
                 f"{header.name} must be a variable of the environment, as ${{{{ {_variable_name(header)} }}}}: keys don't belong in files"
+            )
+
+
+def _check_environment(value: Json, location: Location) -> None:
+    list(variables(value, location))
+    try:
+        given = read_variables(value) or ()
+    except ValueError as error:
+        raise location.error(str(error)) from None
+    for variable in given:
+        name, _, content = variable.partition("=")
+        if looks_secret(variable) and not has_reference(content):
+            raise location.error(
+                f"{name} must be a variable of the environment, as ${{{{ {name} }}}}, or have no value here: secrets don't belong in files"
             )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, WithJsonSchema, create_model
 
 from manyhands.agents.options import ConversationSettings
-from manyhands.agents.worlds.settings import WorldSettings
+from manyhands.agents.worlds.settings import Variables, WorldSettings
 from manyhands.core.settings import (
     Checked,
     OptionalList,
@@ -27,7 +27,7 @@ from manyhands.io.keys import key
 from manyhands.models.headers import Header
 from manyhands.models.openai.errors import MAX_STATUS, MIN_STATUS, Retries
 from manyhands.models.settings import ModelSettings
-from manyhands.runs.options import CONVERSATION, MODEL, TOOLS, PriceSettings, RunOptions
+from manyhands.runs.options import CONVERSATION, MODEL, TOOLS, WORLD, PriceSettings, RunOptions
 from manyhands.tools.settings import ToolSettings
 from manyhands.workloads.evals.evalfile.keys import DEPRECATED
 from manyhands.workloads.evals.targets.keys import TargetBlock
@@ -63,6 +63,15 @@ class AgentTargetOptions(ConversationSettings, ModelSettings, WorldSettings, Too
     """What can be set for the built-in agent, or a model, as a target."""
 
     headings: ClassVar[tuple[str, ...]] = RunOptions.headings
+
+    container_env: Variables = setting(  # not recorded, so that it may hold secrets
+        None,
+        "Environment variables of commands in the sandbox: a mapping, or a list of NAME=value; NAME alone has the value that it has in "
+        "the environment of manyhands.",
+        group=WORLD,
+        recorded=False,
+        repeated=True,
+    )
 
     toolsets: OptionalList = setting(None, "Toolsets that the agent may use.", group=TOOLS)
     system_prompt: str | None = setting(None, "The system prompt.", group=CONVERSATION)
@@ -103,17 +112,19 @@ _SECRET_TEXT = {"type": "string", "format": "password", "writeOnly": True}
 _PASSWORD = WithJsonSchema(
     {"anyOf": [_SECRET_TEXT, {"type": "array", "items": _SECRET_TEXT, "minItems": 1}, {"type": "null"}]}
 )
-_GROUPS = frozenset((MODEL, CONVERSATION, TOOLS))
+_GROUPS = frozenset((MODEL, CONVERSATION, TOOLS, WORLD))
 _MORE = ("call_timeout", "tool_timeout", "prices")
 _NOT_ASKED = frozenset(("agent", "max_turns", "prefill_messages_file", "prefill_messages"))
 _ONE_OR_MORE = [{"type": "array", "items": {"type": "string"}}, {"type": "string"}, {"type": "null"}]
 _TEXTS = WithJsonSchema({"anyOf": _ONE_OR_MORE})
 _HEADERS = WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "string"}}, *_ONE_OR_MORE]})
+_VALUES = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+_MAPPINGS = WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": _VALUES}, *_ONE_OR_MORE]})
 _SHAPES = {tuple[Secret, ...]: _PASSWORD, tuple[Header, ...]: _HEADERS, tuple[str, ...]: _TEXTS}
 """How settings that may be repeated are written, by their types."""
-AGENT_SPELLINGS = {"headers": "header"}
+AGENT_SPELLINGS = {"env": "container_env", "headers": "header", "workspace_template": "workspace"}
 MODEL_SPELLINGS = {
-    **AGENT_SPELLINGS,
+    "headers": "header",
     "deployment": "model",
     "deployment_name": "model",
     "endpoint": "base_url",
@@ -139,7 +150,7 @@ def model_block() -> type[TargetBlock]:
         if _is_targets(name)
         and name not in _NOT_ASKED
         and name != "tool_timeout"
-        and AgentTargetOptions.about(name).group != TOOLS
+        and AgentTargetOptions.about(name).group not in (TOOLS, WORLD)
     ]
     api_format: Any = (
         Literal["chat", "responses"] | None,
@@ -194,14 +205,17 @@ def _block(
     name: str, doc: str, names: list[str], spellings: dict[str, str], more: Mapping[str, Any] = MappingProxyType({})
 ) -> type[TargetBlock]:
     """``more``: fields besides those settings."""
-    fields: dict[str, Any] = {**{each: _field(AgentTargetOptions.fields[each]) for each in names}, **more}
+    fields: dict[str, Any] = {**{each: _field(each) for each in names}, **more}
     block = create_model(name, __base__=TargetBlock, __doc__=doc, **fields)
     block.spellings = {**TargetBlock.spellings, **spellings}
     return block
 
 
-def _field(setting: SettingField) -> tuple[Any, Any]:
+def _field(name: str) -> tuple[Any, Any]:
     """A setting as a field of a pydantic model."""
+    setting: SettingField = AgentTargetOptions.fields[name]
     field = Field(setting.default, description=setting.description, json_schema_extra=asdict(setting.about))
     shape = _SHAPES.get(bare_type(setting.annotation)) if setting.about.repeated else None
+    if name == "container_env":
+        shape = _MAPPINGS
     return (setting.annotation if shape is None else Annotated[setting.annotation, shape]), field

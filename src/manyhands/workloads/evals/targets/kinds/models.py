@@ -6,14 +6,25 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from manyhands.agents.registry import load_agent
-from manyhands.agents.run_settings import NeverCalled, chat_settings, check_tool_choice, sandbox_limits, seeded
-from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
+from manyhands.agents.run_settings import (
+    NeverCalled,
+    chat_settings,
+    check_tool_choice,
+    own_folders,
+    sandbox_limits,
+    seeded,
+)
+from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask, moment
 from manyhands.agents.toolbox import RunTools, Toolbox, outside_record, with_functions
+from manyhands.agents.worlds.archives import FETCHED, SENT, fetch, send
+from manyhands.agents.worlds.furnishing import Furnishing, as_secret, check_world, world_name, world_note
+from manyhands.agents.worlds.item_world import ItemWorld
+from manyhands.agents.worlds.settings import looked_up
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import UserError
 from manyhands.core.messages import Message
@@ -26,6 +37,9 @@ from manyhands.models.addresses import Addresses, addresses_of, paired
 from manyhands.models.factory import OWN_KEY_VARIABLE, is_key_header, is_simulated, key_variable, resolve_api_keys
 from manyhands.models.protocol import ChatModel
 from manyhands.runs.options import is_file_of_values
+from manyhands.sandboxes.images.pins import Pins
+from manyhands.sandboxes.kinds import AUTO, kind_named
+from manyhands.sandboxes.project import checked_project
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.sandboxes.settings import SandboxSettings
@@ -70,6 +84,7 @@ _HTTP = ("http://", "https://")
 _HOST = re.compile(r"https?://[^/?#]+/?")
 _AZURE_PATH = "/openai/v1"
 _FILES = ("mcp_config", "prefill_messages_file", "prices")
+_FOLDERS = ("workspace", "project")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +108,27 @@ class ModelTargetSettings(TargetSettings):
         run_tools = await opening.stack.enter_async_context(RunTools.opened(await outside_record(options)))
         tools = run_tools.tools(self.toolsets)
         backend: SandboxBackend = NeverCalled()
-        if any(tool.changes_world for tool in tools):
+        furnishing = self.furnishing(opening)
+        if any(tool.changes_world for tool in tools) or furnishing.needs_sandbox:
             backend = await opening.stack.enter_async_context(opened_backend(options, opening.pins, opening.run_folder))
         model = opening.model(options, self.api_key)
-        agent = AgentTarget(options, tools, model=model, backend=backend, mark=opening.mark)
-        return agent if (options.temperature or 0) > 0 else opening.cached(agent, {})
+        agent = AgentTarget(
+            options,
+            tools,
+            model=model,
+            backend=backend,
+            mark=opening.mark,
+            furnishing=furnishing,
+            elsewhere=_lies_elsewhere(options, opening.pins),
+        )
+        changes = (options.temperature or 0) > 0 or furnishing.needs_sandbox or furnishing.project is not None
+        return agent if changes else opening.cached(agent, {})
+
+    def furnishing(self, opening: TargetOpening) -> Furnishing:
+        """What its sandboxes are given. Raises UserError for a variable that is not set."""
+        options = self.options.changed({"workspace": None})  # which is that of the test, see ``TestWorkspace``
+        secrets = as_secret(looked_up(options, opening.environ, needed=False))  # whether all are set is checked before
+        return Furnishing.of(options, sandbox_limits(options), secrets, hidden=own_folders(opening.run_folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +140,10 @@ class AgentTargetSettings(ModelTargetSettings):
         return tuple(self.options.toolsets or ())
 
     @property
+    def workspace_template(self) -> Path | None:
+        return None if self.options.workspace is None else Path(self.options.workspace)
+
+    @property
     def image_settings(self) -> SandboxSettings | None:
         options = self.options
         return options if self.toolsets and options.image is not None and not options.ignore_images else None
@@ -118,10 +153,17 @@ class AgentTargetSettings(ModelTargetSettings):
         options = self.options
         try:
             load_agent(options.agent)
+            check_world(options, images=self.image_settings is not None)
+            if options.project is not None:
+                checked_project(options.project, sandbox=options.sandbox)
+            looked_up(options, checking.environ)
             if options.mcp_config is not None:
                 return  # its tools are known when its servers run
             tools = RunTools.recorded(with_functions(None, options.tools or ())).tools(self.toolsets)
-            if any(tool.changes_world for tool in tools) and self.image_settings is None:
+            needed = (
+                any(tool.changes_world for tool in tools) or options.setup is not None or options.collect is not None
+            )
+            if needed and self.image_settings is None:
                 choose_backend(options.sandbox, options)
         except UserError as error:
             raise checking.location.error(str(error)) from None
@@ -161,7 +203,7 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, tu
         values["extra_body"] = values.get("extra_body") or thinking
     if making.kind != "agent" and "model" not in values:
         raise making.location.error("model is required")
-    values |= {name: str(making.path(values[name])) for name in _FILES if values.get(name)}
+    values |= _paths(values, making)
     if sources := values.get("tools"):
         from manyhands.tools.own_functions import absolute_source  # it takes long to import, and is rarely needed
 
@@ -174,6 +216,15 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, tu
     except (UserError, ValueError) as error:
         raise making.location.error(str(error)) from error
     return options, keys
+
+
+def _paths(values: Mapping[str, Any], making: Making) -> dict[str, str]:
+    """Files and folders that settings name, as absolute paths. Raises UserError for a folder that is not there."""
+    paths = {name: str(making.path(values[name])) for name in (*_FILES, *_FOLDERS) if values.get(name)}
+    for name in _FOLDERS:
+        if name in paths and not Path(paths[name]).is_dir():
+            raise making.at(name).error(f"there is no folder {paths[name]}")
+    return paths
 
 
 def _built_in(model: str, making: Making) -> tuple[str, str]:
@@ -226,7 +277,8 @@ def _azure(endpoint: str | None, location: Location) -> str:
 class AgentTarget:
     """A ``LiveTarget``. Every model call and tool call is a step. Without tools it is a plain model.
 
-    A test's workspace is that of the sandbox: what is in it is there before the first tool call.
+    A test's workspace is that of the sandbox: what is in it is there before the first tool call. Where the sandbox's files lie elsewhere,
+    it is copied there, and back before anything is graded.
     """
 
     def __init__(
@@ -237,8 +289,13 @@ class AgentTarget:
         model: ChatModel,
         backend: SandboxBackend,
         mark: str,
+        furnishing: Furnishing | None = None,
+        elsewhere: bool = False,
     ) -> None:
+        """``furnishing``: what sandboxes are given; ``elsewhere``: whether their files lie elsewhere than in the attempt's folder."""
         self._options = options
+        self._furnishing = furnishing or Furnishing(limits=sandbox_limits(options))
+        self._elsewhere = elsewhere
         self._agent = load_agent(options.agent)
         self._toolbox = Toolbox(tools)
         if tools:
@@ -267,23 +324,40 @@ class AgentTarget:
             yield AgentConversation(self, world)
 
     async def answered(
-        self, context: Context, test: Test, workspace: TestWorkspace | None, world: World | None = None
+        self,
+        context: Context,
+        test: Test,
+        workspace: TestWorkspace | None,
+        world: World | None = None,
+        *,
+        prepared: bool = False,
     ) -> Answer:
-        """The answer to a test. ``world``: the sandbox that tools change; without one, it is the answer's own."""
+        """The answer to a test. ``world``: the sandbox that tools change; without one, it is the answer's own; ``prepared``: whether it has
+        been given what belongs into it."""
         if workspace is not None:
             await workspace.begin()
         began = await moment(context)
+        furnished = self._furnishing.for_item(ItemWorld(), {**test.metadata, "test_id": test.id})
+        copied = workspace if self._elsewhere and (self._toolbox.changes_world or furnished.needs_sandbox) else None
         async with AsyncExitStack() as stack:
             if world is None:
                 own = World(context, self._backend, lambda: self._request(context))
                 world = await stack.enter_async_context(own)
+            if copied is not None and not prepared:
+                await send(context.scope(SENT), world, copied.path)
+            if not prepared:
+                await furnished.prepare(context, world)
             result = await self._converse(context, test, world)
+            collected = await furnished.collect(context, world)
+            notices = [] if copied is None else await fetch(context.scope(FETCHED), world, copied.path)
         ended = await moment(context)
         if workspace is not None:
             await workspace.end()
         if self._options.keep_workspaces and Path(context.workspace).is_dir():
             await asyncio.to_thread(keep_folder, Path(context.workspace))
-        return read_record(_conversation_record(result, ended - began))
+        answer = read_record(_conversation_record(result, ended - began))
+        kept = None if collected is None else collected.kept()
+        return replace(answer, collected=kept, notices=(*answer.notices, *notices))
 
     async def _converse(self, context: Context, test: Test, world: World) -> AgentResult:
         environment = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout)
@@ -298,7 +372,18 @@ class AgentTarget:
         )
 
     def _request(self, context: Context) -> SandboxRequest:
-        return SandboxRequest(Path(context.workspace), self._mark, limits=sandbox_limits(self._options))
+        run = self._mark.partition(".")[0]
+        return self._furnishing.for_item(ItemWorld()).request(
+            Path(context.workspace), self._mark, world_name(run, context)
+        )
+
+    def _system(self) -> Sequence[str] | None:
+        """With what there is to say of the project, unless the person has written a system prompt."""
+        own = system_prompt(self._options, with_tools=bool(self._toolbox.names))
+        if own is not None or self._options.project is None or not self._toolbox.changes_world:
+            return own
+        note = world_note(self._options)
+        return None if note is None else (BASE_PROMPT, TOOLS_PROMPT, note)
 
     def _task(self, test: Test) -> AgentTask:
         """The test's conversation: its last message is the task, those before it are history."""
@@ -306,7 +391,7 @@ class AgentTarget:
         *before, last = chat or [{"role": "user", "content": test.prompt()}]
         return AgentTask(
             last["content"],
-            system=system_prompt(self._options, with_tools=bool(self._toolbox.names)),
+            system=self._system(),
             ephemeral=self._options.ephemeral_system_prompt,
             prefill=[*(self._options.prefill_messages or ()), *cast(Sequence[Message], before)],  # type: ignore[list-item]
         )
@@ -318,16 +403,25 @@ class AgentConversation:
     def __init__(self, agent: AgentTarget, world: World) -> None:
         self._agent = agent
         self._world = world
+        self._prepared = False
 
     @property
     def simulated(self) -> bool:
         return self._agent.simulated
 
     async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
-        return await self._agent.answered(context, test, workspace, self._world)
+        prepared, self._prepared = self._prepared, True
+        return await self._agent.answered(context, test, workspace, self._world, prepared=prepared)
 
     def still(self) -> AbstractAsyncContextManager[None]:
         return self._world.still()
+
+
+def _lies_elsewhere(options: AgentTargetOptions, pins: Pins) -> bool:
+    """Whether the files of sandboxes lie elsewhere than in the attempts' folders."""
+    in_image = options.image is not None and not options.ignore_images
+    kind = pins.kind if in_image else options.sandbox
+    return kind not in (None, AUTO) and kind_named(str(kind)).driver is not None
 
 
 def system_prompt(options: AgentTargetOptions, *, with_tools: bool) -> Sequence[str] | None:
