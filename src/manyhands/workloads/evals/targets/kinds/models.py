@@ -421,7 +421,7 @@ def _lies_elsewhere(options: AgentTargetOptions, pins: Pins) -> bool:
     """Whether the files of sandboxes lie elsewhere than in the attempts' folders."""
     in_image = options.image is not None and not options.ignore_images
     kind = pins.kind if in_image else options.sandbox
-    return kind not in (None, AUTO) and kind_named(str(kind)).driver is not None
+    return kind not in (None, AUTO) and kind_named(str(kind)).driven
 
 
 def system_prompt(options: AgentTargetOptions, *, with_tools: bool) -> Sequence[str] | None:
