@@ -10,6 +10,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +44,21 @@ class EngineImages:
         self._platform: str | None = None
         self._pulls: dict[str, asyncio.Task[None]] = {}
 
-    async def find(self, reference: str, *, platform: str | None = None) -> Image | None:
-        here = await self._inspected(reference)
-        if here is not None and (platform is None or _same_platform(platform, _platform(here))):
-            return Image(reference, _pin(reference, here), _platform(here), here.get("Size"), present=True)
-        if _ID.match(reference):
-            return None
+    async def find(self, reference: str, *, platform: str | None = None, newest: bool = False) -> Image | None:
+        inspected, here = await self._inspected(reference), None
+        if inspected is not None and (platform is None or _same_platform(platform, _platform(inspected))):
+            here = Image(
+                reference, _pin(reference, inspected), _platform(inspected), inspected.get("Size"), present=True
+            )
+        if _ID.match(reference) or (here is not None and not newest):
+            return here
         if await self._client.is_podman():
-            return await self._at_registries(reference, platform)
-        return await self._distributed(reference, platform)
+            there = await self._at_registries(reference, platform)
+        else:
+            there = await self._distributed(reference, platform)
+        if there is None or here is None:
+            return there or here
+        return replace(there, present=await self.present(there.pin))
 
     async def present(self, pin: str) -> bool:
         return await self._inspected(pin) is not None

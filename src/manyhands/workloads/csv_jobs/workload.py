@@ -23,12 +23,14 @@ from manyhands.engine.contract import (
     RecordedStep,
     RunReader,
     Workload,
+    Worlds,
 )
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.models.pricing import load_price_table
 from manyhands.processes.strays import process_mark
 from manyhands.runs.folders import open_reader
 from manyhands.runs.making import kept_file
+from manyhands.sandboxes.worlds.keeping import worlds_of
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
@@ -184,6 +186,10 @@ class CsvJobsWorkload(Workload):
             if accepted.stop:
                 self._on_stop()
         return Outcome(ItemState.COMPLETED, accepted.to_json())
+
+    def worlds(self) -> Worlds | None:
+        options = self._job.options
+        return worlds_of(options, [self._job.pins], self._folder) if options.worker_kind == "agent" else None
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)

@@ -12,12 +12,14 @@ from typing import Any
 from manyhands.agents.trajectory import describe_step
 from manyhands.core.errors import ItemError
 from manyhands.core.outcomes import Outcome
-from manyhands.engine.contract import Context, Execution, Item, PlannedItem, RecordedStep, RunReader, Workload
+from manyhands.engine.contract import Context, Execution, Item, PlannedItem, RecordedStep, RunReader, Workload, Worlds
 from manyhands.engine.journal.reader import JournalReader, run_id_of
 from manyhands.io.search_paths import SearchPath, additions
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.scripts import Scripts
 from manyhands.processes.strays import process_mark
+from manyhands.sandboxes.settings import SandboxSettings
+from manyhands.sandboxes.worlds.keeping import worlds_of
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.evalfile.contents import EvalFile, judge_needs
 from manyhands.workloads.evals.evalfile.sources.given import NOTHING, Given
@@ -169,6 +171,9 @@ class EvalsWorkload(Workload):
 
     def run(self, context: Context) -> Coroutine[Any, Any, Outcome]:
         return self._opened.run(context)
+
+    def worlds(self) -> Worlds | None:
+        return worlds_of(SandboxSettings(), self._prepared.pins.values(), self._folder)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)

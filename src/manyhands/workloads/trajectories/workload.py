@@ -43,6 +43,7 @@ from manyhands.engine.contract import (
     RecordedStep,
     RunReader,
     Workload,
+    Worlds,
 )
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.export.sharegpt import (
@@ -59,6 +60,7 @@ from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.worlds.backend import opened_backend
+from manyhands.sandboxes.worlds.keeping import worlds_of
 from manyhands.task_folders.trial import Verified
 from manyhands.tools.distributions import draw
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
@@ -236,6 +238,9 @@ class TrajectoryWorkload(Workload):
         if collected is not None:
             setup["collected"] = collected.kept()
         return await self._outcome(context, payload, setup, toolbox, result, times, verified)
+
+    def worlds(self) -> Worlds | None:
+        return worlds_of(self._options, [self._prepared.pins], self._folder)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)

@@ -1,0 +1,46 @@
+"""The engines and services that are asked for the worlds that they keep."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from manyhands.cli.console import notice
+from manyhands.core.errors import ItemError, UserError
+from manyhands.sandboxes.remote.driver import Driver
+from manyhands.sandboxes.settings import SandboxSettings
+from manyhands.sandboxes.worlds.keeping import Kept, kept_by, opened_driver
+from manyhands.sandboxes.worlds.planning import ENGINES
+
+
+def add_kinds(result: ArgumentParser) -> None:
+    """The argument that names kinds of sandboxes."""
+    result.add_argument(
+        "--sandbox",
+        metavar="KIND",
+        action="append",
+        help="kind of sandboxes whose worlds are meant, as of the option of runs; may be repeated (default: docker and podman)",
+    )
+
+
+@asynccontextmanager
+async def asked_engines(kinds: Sequence[str] | None) -> AsyncIterator[list[tuple[Driver, list[Kept]]]]:
+    """The drivers of these kinds, each with all that it keeps. Of the usual ones, those that can't be used are left out, with a notice if
+    they are there. Raises UserError for others."""
+    async with AsyncExitStack() as stack:
+        found: list[tuple[Driver, list[Kept]]] = []
+        for kind in kinds or ENGINES:
+            try:
+                driver = await stack.enter_async_context(opened_driver(kind, SandboxSettings(sandbox=kind)))
+            except UserError:
+                if kinds:
+                    raise
+                continue
+            try:
+                found.append((driver, await kept_by(driver)))
+            except ItemError as error:
+                if kinds:
+                    raise UserError(f"--sandbox {kind}: {error.message}") from error
+                notice(f"{kind} is left out: {error.message}")
+        yield found
