@@ -29,6 +29,7 @@ from tests.support.forked import forked_program
 from tests.support.image_doubles import NAME as BOXES
 from tests.support.image_doubles import Boxes, boxes, pin_of
 from tests.support.own_agent import installed
+from tests.support.ssh_servers import REFUSED, ssh_server
 
 Check = Callable[[BatchFolder], None]
 CHECKS: dict[str, Check] = {}
@@ -611,6 +612,44 @@ def _sandbox(folder: BatchFolder) -> None:
         assert "looked" in results(bodies)[0]
         assert "on the host" not in results(bodies)[0]
     assert "bubblewrap" in refused(folder, "--sandbox=bubblewarp")
+
+
+def _check_refused_ssh(folder: BatchFolder, name: str) -> None:
+    words, said = REFUSED[name]
+    assert said in refused(folder, "--sandbox=ssh", *words)
+
+
+@option("ssh_host")
+def _ssh_host(folder: BatchFolder) -> None:
+    _check_refused_ssh(folder, "ssh_host")
+
+
+@option("ssh_user")
+def _ssh_user(folder: BatchFolder) -> None:
+    _check_refused_ssh(folder, "ssh_user")
+
+
+@option("ssh_port")
+def _ssh_port(folder: BatchFolder) -> None:
+    _check_refused_ssh(folder, "ssh_port")
+
+
+@option("ssh_key")
+def _ssh_key(folder: BatchFolder) -> None:
+    _check_refused_ssh(folder, "ssh_key")
+
+
+@option("ssh_config")
+def _ssh_config(folder: BatchFolder) -> None:
+    _check_refused_ssh(folder, "ssh_config")
+
+
+@option("ssh_dir")
+def _ssh_dir(folder: BatchFolder) -> None:
+    with ssh_server() as server:
+        bodies = asked(folder, *server.options, "--max_samples=1", responses=first_then(shell("pwd; echo $HOME")))
+        assert results(bodies)[0].count(f"{server.worlds}/files/") == 2
+        assert list((server.worlds / "snapshots").iterdir()) == []
 
 
 @option("network")

@@ -34,6 +34,7 @@ from tests.support.image_doubles import NAME as BOXES
 from tests.support.image_doubles import Boxes, boxes, pin_of
 from tests.support.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
 from tests.support.own_agent import installed
+from tests.support.ssh_servers import REFUSED, ssh_server
 
 Check = Callable[[JobFolder], None]
 CHECKS: dict[str, Check] = {}
@@ -714,6 +715,46 @@ def _sandbox(folder: JobFolder) -> None:
         seen = tool_results(asked(folder, *words, responses=look))[0]
         assert ("looked" in seen, "on the host" in seen) == (True, name == "local")
     assert "bubblewrap" in refused(folder, "--model=simulated", "--sandbox=bubblewarp")
+
+
+def _check_refused_ssh(folder: JobFolder, name: str) -> None:
+    folder.write_rows(["one"])
+    words, said = REFUSED[name]
+    assert said in refused(folder, "--model=simulated", "--sandbox=ssh", *words)
+
+
+@option("ssh_host")
+def _ssh_host(folder: JobFolder) -> None:
+    _check_refused_ssh(folder, "ssh_host")
+
+
+@option("ssh_user")
+def _ssh_user(folder: JobFolder) -> None:
+    _check_refused_ssh(folder, "ssh_user")
+
+
+@option("ssh_port")
+def _ssh_port(folder: JobFolder) -> None:
+    _check_refused_ssh(folder, "ssh_port")
+
+
+@option("ssh_key")
+def _ssh_key(folder: JobFolder) -> None:
+    _check_refused_ssh(folder, "ssh_key")
+
+
+@option("ssh_config")
+def _ssh_config(folder: JobFolder) -> None:
+    _check_refused_ssh(folder, "ssh_config")
+
+
+@option("ssh_dir")
+def _ssh_dir(folder: JobFolder) -> None:
+    folder.write_rows(["one"])
+    with ssh_server() as server:
+        words = ("--toolsets=terminal", *server.options)
+        seen = tool_results(asked(folder, *words, responses=first(shell("pwd; echo $HOME"))))[0]
+        assert seen.count(f"{server.worlds}/files/") == 2
 
 
 @option("network")

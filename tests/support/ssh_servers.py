@@ -143,3 +143,13 @@ def _unavailable(reason: str) -> None:
     if os.environ.get(REQUIRED) == "1":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+REFUSED = {
+    "ssh_host": (["--ssh_host=a!b"], "'a!b' is no name of a machine"),
+    "ssh_user": (["--ssh_host=127.0.0.1", "--ssh_user=-x"], "'-x' is no name of an account"),
+    "ssh_port": (["--ssh_host=127.0.0.1", "--ssh_port=1"], "port 1: Connection refused"),
+    "ssh_key": (["--ssh_host=127.0.0.1", "--ssh_key=/no/such/key"], "--ssh_key: there is no file /no/such/key"),
+    "ssh_config": (["--ssh_host=127.0.0.1", "--ssh_config=/no/such"], "--ssh_config: there is no file /no/such"),
+}
+"""Options for worlds on another machine: words with which a run is refused, and what is said."""
