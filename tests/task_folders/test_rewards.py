@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from manyhands.task_folders.rewards import NoReward, clipped, raw_score, read_rewards
+from manyhands.core.errors import GraderError
+from manyhands.graders.trajectory.verifier import clipped, raw_score
+from manyhands.task_folders.rewards import NoReward, read_rewards
 
 
 @pytest.mark.parametrize(
@@ -52,5 +54,7 @@ def test_what_is_no_reward_is_an_error_and_not_zero(as_json: bytes | None, as_te
 def test_the_score_is_the_reward_or_the_only_one() -> None:
     assert raw_score({"reward": 0.5, "other": 1}) == 0.5
     assert raw_score({"accuracy": 0.25}) == 0.25
-    assert raw_score({"a": 1, "b": 0}) is None
+    assert raw_score({"a": 1, "b": 0}, "a") == 1
+    with pytest.raises(GraderError, match="'a', 'b', and none is called"):
+        raw_score({"a": 1, "b": 0})
     assert [clipped(value) for value in (-1.0, 0.3, 7.5)] == [0.0, 0.3, 1.0]

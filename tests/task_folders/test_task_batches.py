@@ -115,7 +115,7 @@ def test_an_error_of_the_verifier_is_a_failure_without_a_score(tasks: Tasks) -> 
     assert [line["cause"] for line in tasks.lines("failures.jsonl")] == ["grader_error", "grader_error"]
     messages = [line["message"] for line in tasks.lines("failures.jsonl")]
     assert "neither reward.json nor reward.txt" in messages[0]
-    assert "--reward names the score" in messages[1]
+    assert "say which one is the score (--reward)" in messages[1]
     assert ran.out.count("Rewards below 0 or above 1: 1") == 1
     (wild,) = tasks.lines()
     assert (wild["metadata"]["score"], wild["metadata"]["rewards"]) == (1.0, '{"reward": 7.5}')

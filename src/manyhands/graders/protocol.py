@@ -68,6 +68,8 @@ class Candidate:
     """A unified diff of what the target changed in the workspace; None where that is not known."""
     cached_in_input: bool = False
     """Whether cached tokens are part of the input, and not besides."""
+    verified: Mapping[str, Any] | None = None
+    """Of a task folder: what its verifier came to (``rewards``, or ``error``; ``exit_code``, ``output``)."""
 
 
 class ScoreRecord(TypedDict, total=False):

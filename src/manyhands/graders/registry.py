@@ -43,6 +43,7 @@ BUILTIN = {
     "trajectory:goal_success": "manyhands.graders.judged.goal",
     **dict.fromkeys(("skill_used", "skill_trigger"), "manyhands.graders.trajectory.skills"),
     "field_accuracy": "manyhands.graders.text.fields",
+    "verifier": "manyhands.graders.trajectory.verifier",
     "latency": "manyhands.graders.trajectory.metrics",
     "cost": "manyhands.graders.trajectory.metrics",
     "token_usage": "manyhands.graders.trajectory.metrics",

@@ -1,14 +1,13 @@
-"""The rewards that a verifier leaves in files, and the score that they come to."""
+"""The rewards that a verifier leaves in files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-REWARD = "reward"
-"""The name of a task's one reward."""
+from manyhands.graders.trajectory.verifier import REWARD
+
 REWARD_JSON, REWARD_TEXT = "reward.json", "reward.txt"
 MAX_REWARD_FILE = 1 << 20
 """Bytes."""
@@ -31,18 +30,6 @@ def read_rewards(as_json: bytes | None, as_text: bytes | None) -> Rewards:
     if as_text is not None:
         return {REWARD: _of_text(as_text)}
     raise NoReward(f"the verifier left neither {REWARD_JSON} nor {REWARD_TEXT}")
-
-
-def raw_score(rewards: Mapping[str, float | int]) -> float | None:
-    """The one reward that stands for all: ``reward``, or the only one there is. None if there are several and none is called so."""
-    if REWARD in rewards:
-        return float(rewards[REWARD])
-    return float(next(iter(rewards.values()))) if len(rewards) == 1 else None
-
-
-def clipped(value: float) -> float:
-    """A reward as a score: 0 below 0, 1 above 1."""
-    return min(1.0, max(0.0, value))
 
 
 def _of_json(data: bytes) -> Rewards:

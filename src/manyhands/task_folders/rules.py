@@ -34,17 +34,24 @@ class TaskRules:
     """Bytes."""
 
     @classmethod
-    def of(cls, options: Settings, limits: SandboxLimits) -> Self:
-        """What the settings that a person gave say. ``limits``: of their sandboxes."""
+    def of(
+        cls,
+        options: Settings,
+        limits: SandboxLimits,
+        *,
+        multiplier: float = 1.0,
+        override: bool = False,
+        time_limit: float | None = None,
+    ) -> Self:
+        """What the settings of sandboxes that a person gave say. ``limits``: what all of them come to."""
 
         def given(name: str, value: Any) -> Any:
             return value if name in options.given else None
 
-        values = options.values()
         return cls(
-            multiplier=values["timeout_multiplier"],
-            override=values["override_task"],
-            time_limit=values.get("time_limit"),
+            multiplier=multiplier,
+            override=override,
+            time_limit=time_limit,
             network=given("network", limits.network),
             network_allow=given("network_allow", limits.network_allow),
             memory=given("memory", limits.memory),

@@ -11,18 +11,23 @@ ORACLE = "oracle"
 """The agent that runs a task's own solution."""
 
 
-class TaskSettings(Settings):
-    """What concerns task folders alone."""
+class TaskLimitSettings(Settings):
+    """What a run says of the limits of tasks."""
 
     timeout_multiplier: Annotated[float, number(above=0)] = setting(
         1.0, "Factor for the agents' time limits that tasks set.", group=TASKS, identity=True
     )
     override_task: Flag = setting(
         False,
-        "Let --network, --memory, --cpus, --sandbox_disk and --time_limit count in place of what a task says, also where they allow more.",
+        "Let the run's network, memory, cpus, sandbox_disk and time_limit count in place of what a task says, also where they allow more.",
         group=TASKS,
         identity=True,
     )
+
+
+class TaskSettings(TaskLimitSettings):
+    """What concerns task folders alone."""
+
     agent_command: OptionalText = setting(
         None,
         "Command that does each task, inside its environment, in place of the built-in agent; it finds the instruction on standard input, "

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from manyhands.core.errors import UserError
+from manyhands.task_folders.schema import TaskConfig
 
 _REFERENCE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -31,9 +32,18 @@ def resolved(values: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
     return {name: _value(name, value, environ) for name, value in values.items()}
 
 
-def missing(values: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """The variables that must be set in ``environ`` and are not."""
-    return [name for name, default in references(values.values()) if default is None and name not in environ]
+def named_variables(config: TaskConfig) -> Iterator[tuple[str, str | None]]:
+    """The variables of this machine that a task names: (name, default)."""
+    environments = [config.environment]
+    if config.verifier.environment is not None:
+        environments.append(config.verifier.environment)
+    for values in (*(each.env for each in environments), config.verifier.env, config.solution.env):
+        yield from references(values.values())
+
+
+def missing_variables(config: TaskConfig, environ: Mapping[str, str]) -> list[str]:
+    """The variables that a task can't do without and that are not set in ``environ``."""
+    return [name for name, default in named_variables(config) if default is None and name not in environ]
 
 
 def references(values: Iterable[str]) -> Iterator[tuple[str, str | None]]:

@@ -96,7 +96,9 @@ class SessionExecutor:
     async def _answered_and_graded(
         self, context: Context, item: TestItem, target: Target, workspace: TestWorkspace | None
     ) -> Outcome:
-        lasting = workspace is not None or ("conversation" in item.written and target.facts.conversational)
+        lasting = bool(workspace is not None or item.written.get("task")) or (
+            "conversation" in item.written and target.facts.conversational
+        )
         cached = not (lasting or await self._is_rerun(context))
         live, concurrency = await self._live_target(item, target, cached=cached), self.schedule.concurrency
         if isinstance(live, BatchTarget):

@@ -22,6 +22,9 @@ from manyhands.runs.folders import free_name, is_made, open_reader
 from manyhands.runs.making import Opened, keep_files, make_run, other_name, recorded_run, refuse_unless_resumed
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
+from manyhands.sandboxes.images.demand import ImageDemand
+from manyhands.task_folders.contents import Task
+from manyhands.task_folders.images import add_task
 from manyhands.workloads.evals.edits import Edits, edits_of
 from manyhands.workloads.evals.evalfile.contents import EvalFile
 from manyhands.workloads.evals.evalfile.files import Config
@@ -33,6 +36,7 @@ from manyhands.workloads.evals.results.result_lines import WITHOUT_SCORE, groupe
 from manyhands.workloads.evals.results.writing import check_output, named_outputs
 from manyhands.workloads.evals.settings import EvalSpec, check_trace_name
 from manyhands.workloads.evals.targets.checks import check_usable
+from manyhands.workloads.evals.targets.definitions import identity
 from manyhands.workloads.evals.targets.images import images_of_targets
 from manyhands.workloads.evals.workload import EvalsWorkload, ignore_notice
 
@@ -78,7 +82,8 @@ async def open_eval(
     if options.regrade is None:
         targets, here = [each for file in loaded.prepared.files for each in file.targets], Path(loaded.prepared.here)
         await check_usable(targets, (), here, environ, notice)
-        pins = await images_of_targets(targets, here, environ, notice)
+        tasks = _demands_of_tasks(loaded)
+        pins = await images_of_targets(targets, here, environ, notice, tasks=tasks)
         loaded = replace(loaded, prepared=replace(loaded.prepared, pins=pins))
     if options.run_name is None:
         options = options.changed({"run_name": _default_name(loaded, options, clock or SystemClock())})
@@ -244,6 +249,18 @@ def _check_outputs(options: EvalSpec, folder: Path, workload: EvalsWorkload) -> 
         if target_path in taken:
             raise UserError(f"{path}: results would take the place of another file of this run")
         taken.add(target_path)
+
+
+def _demands_of_tasks(loaded: LoadedEvals) -> dict[str, ImageDemand]:
+    """What the task folders need that targets are to do, by what identifies each target."""
+    found: dict[str, ImageDemand] = {}
+    for file, of_file in zip(loaded.files, loaded.prepared.files, strict=True):
+        tasks = [Task.from_json(test.task, "") for test in file.tests if test.task]
+        for target in of_file.targets if tasks else ():
+            demand = found.setdefault(identity(target), ImageDemand("task"))
+            for number, task in enumerate(tasks, 1):
+                add_task(demand, task, number)
+    return found
 
 
 def _default_name(loaded: LoadedEvals, options: EvalSpec, clock: Clock) -> str:

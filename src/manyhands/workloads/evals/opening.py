@@ -31,6 +31,7 @@ from manyhands.workloads.evals.batch.invocation import InvocationWorkspaces
 from manyhands.workloads.evals.batch.reports import TARGETS, write_report
 from manyhands.workloads.evals.batch.target import BatchScope, BatchTarget
 from manyhands.workloads.evals.evalfile.contents import with_variables
+from manyhands.workloads.evals.evalfile.files import TASK_FOLDERS
 from manyhands.workloads.evals.items import PASSED, TestItem
 from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
 from manyhands.workloads.evals.settings import EvalSpec
@@ -175,6 +176,9 @@ class SessionOpening(SessionJudging):
         self.mark = session.mark
         self.stack = session.stack
         self.run_folder = session.run_folder
+        run = session.prepared.options
+        self.has_tasks = Path(self._of_file.path).name == TASK_FOLDERS
+        self.task_limits = {"multiplier": run.timeout_multiplier, "override": run.override_task}
         self.pins = session.prepared.pins.get(self.identity, NO_PINS)
 
     @property

@@ -42,6 +42,7 @@ from manyhands.runs.options import (
     check_run_name,
 )
 from manyhands.sandboxes.settings import RowImageSettings
+from manyhands.task_folders.settings import TASKS, TaskLimitSettings
 from manyhands.workloads.evals.evalfile.patterns import id_filter, split_patterns
 
 TESTS = "Tests"
@@ -120,7 +121,7 @@ _INSTEAD = {
 }
 
 
-class EvalSpec(RunOptions, TerminalSettings, ViewSettings, ResumeSettings):
+class EvalSpec(RunOptions, TerminalSettings, ViewSettings, ResumeSettings, TaskLimitSettings):
     """Everything that can be set for an evaluation run. Agents and models are settings of targets."""
 
     instead: ClassVar[Mapping[str, str]] = _INSTEAD
@@ -129,6 +130,7 @@ class EvalSpec(RunOptions, TerminalSettings, ViewSettings, ResumeSettings):
     headings: ClassVar[tuple[str, ...]] = (
         TESTS,
         TARGETS,
+        TASKS,
         GRADING,
         OUTPUT,
         SPEED,
@@ -138,7 +140,7 @@ class EvalSpec(RunOptions, TerminalSettings, ViewSettings, ResumeSettings):
 
     eval_files: Annotated[tuple[str, ...], Checked(_files)] = setting(
         ...,
-        "Eval files (.yaml, .yml, .jsonl), globs of them, or folders with such files.",
+        "Eval files (.yaml, .yml, .jsonl), globs of them, folders with such files, or task folders.",
         group=TESTS,
         identity=True,
         value="FILE",

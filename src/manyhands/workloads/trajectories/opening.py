@@ -61,6 +61,7 @@ from manyhands.sandboxes.worlds.planning import planned_images
 from manyhands.task_folders.agents import command_template, program_of
 from manyhands.task_folders.reading import read_tasks
 from manyhands.task_folders.rules import TaskRules
+from manyhands.task_folders.session import is_external, variables_as_secret
 from manyhands.task_folders.settings import ORACLE
 from manyhands.tools.distributions import availability_notice
 from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
@@ -70,7 +71,6 @@ from manyhands.workloads.trajectories.original import is_left_by_original, set_a
 from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity, prepare
 from manyhands.workloads.trajectories.records import JUDGE_KEY, LOW_SCORE, NO_REASONING, TAGS_IN_VALUES, UNKNOWN_TOOL
 from manyhands.workloads.trajectories.spec import BatchSpec
-from manyhands.workloads.trajectories.tasks import is_external, variables_as_secret
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
 if TYPE_CHECKING:
@@ -274,7 +274,14 @@ def _with_rules(options: BatchSpec) -> BatchSpec:
         if options.agent is not None:
             raise UserError("--agent and --agent_command are two agents; leave one of them out")
         command_template(options.agent_command)
-    return options.changed({"task_rules": TaskRules.of(options, sandbox_limits(options)).to_json()})
+    rules = TaskRules.of(
+        options,
+        sandbox_limits(options),
+        multiplier=options.timeout_multiplier,
+        override=options.override_task,
+        time_limit=options.time_limit,
+    )
+    return options.changed({"task_rules": rules.to_json()})
 
 
 def _without_model(options: BatchSpec) -> BatchSpec:

@@ -61,6 +61,8 @@ from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.worlds.backend import opened_backend
 from manyhands.sandboxes.worlds.keeping import worlds_of
+from manyhands.task_folders.contents import Task
+from manyhands.task_folders.session import TaskSession, is_external
 from manyhands.task_folders.trial import Verified
 from manyhands.tools.distributions import draw
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
@@ -84,7 +86,7 @@ from manyhands.workloads.trajectories.records import (
 )
 from manyhands.workloads.trajectories.results.exports import write_exports
 from manyhands.workloads.trajectories.spec import BatchSpec
-from manyhands.workloads.trajectories.tasks import REWARDS, BatchTasks, is_external
+from manyhands.workloads.trajectories.tasks import REWARDS, graded_by_verifier
 
 if TYPE_CHECKING:
     from manyhands.workloads.trajectories.grading import TrajectoryGrader
@@ -134,7 +136,7 @@ class TrajectoryWorkload(Workload):
         self._grader: TrajectoryGrader | None = None
         self._agent: Agent = run_agent
         self._furnishing = Furnishing()
-        self._tasks: BatchTasks | None = None
+        self._tasks: TaskSession | None = None
         self._run_id = ""
         self.adoption = Adoption()
 
@@ -201,7 +203,7 @@ class TrajectoryWorkload(Workload):
                     )
                     stack.push_async_callback(self._model.close)
             if self._prepared.tasks:
-                self._tasks = BatchTasks.of(
+                self._tasks = TaskSession.of(
                     self._options, self._options.agent, self._folder, self._secrets, self._backend
                 )
             if self._options.grade_checks is not None:
@@ -299,7 +301,7 @@ class TrajectoryWorkload(Workload):
     ) -> tuple[AgentResult, CommandRecord | None, Verified | None]:
         options, tasks = self._options, self._tasks
         furnished, name = self._furnished(payload), world_name(self._run_id, context)
-        done = tasks.task(payload) if tasks is not None and payload.task else None
+        done = Task.from_json(payload.task, payload.prompt) if payload.task else None
         settings = seeded(self._settings, options, context)
         if tasks is not None and done is not None:
             settings = replace(settings, time_limit=tasks.rules.agent_seconds(done))
@@ -391,7 +393,7 @@ class TrajectoryWorkload(Workload):
         if self._grader is not None:
             record = await self._grader.graded_trajectory(context, payload, kept, result, record)
         elif self._tasks is not None and verified is not None:
-            record = self._tasks.graded(verified, record)
+            record = graded_by_verifier(verified, record, options.reward)
         if (low := self._too_low(record)) is not None:
             return Outcome(ItemState.DISCARDED, record, reason=LOW_SCORE, message=low)
         if not options.batch_files:

@@ -236,6 +236,8 @@ class Test:
     """The action when one of these is an error: ``skip``, ``fail`` or ``run``."""
     conversation: Conversation | None = None
     """Its turns, if it has several."""
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """Of a task folder: what ``task_folders.contents.Task.to_json`` gives."""
     variables: tuple[str, ...] = ()
     """Of a test as it was recorded: the variables of the environment that it names because their values are secrets."""
     secrets: Annotated[Mapping[str, str], Field(exclude=True)] = field(default_factory=dict, compare=False, repr=False)

@@ -18,6 +18,7 @@ from manyhands.io.keys import collect
 from manyhands.io.locations import Findings, Location, UnknownKeys, problems_error
 from manyhands.io.search_paths import SearchPath
 from manyhands.io.yaml_files import read_yaml
+from manyhands.task_folders.reading import holds_tasks
 from manyhands.workloads.evals.evalfile.keys import ConfigBlock, ConfigExecution, EvalBlock
 from manyhands.workloads.evals.evalfile.patterns import compiled_glob, is_pattern, matching_files
 
@@ -40,6 +41,8 @@ EVAL_PATTERNS = "eval_patterns"
 CONFIG_SCRIPTS = tuple(f"agentv.config.{ending}" for ending in ("ts", "js", "mts", "mjs", "cjs"))
 _OWN_FOLDER = CONFIG.parts[0]
 _NOT_LOOKED_AT = frozenset(("node_modules", "__pycache__"))
+TASK_FOLDERS = "task folders"
+"""What stands, in a folder that is a task or holds tasks, for an eval file: there is none of that name."""
 FileKind = Literal["eval", "targets", "config"]
 
 
@@ -214,6 +217,8 @@ def _meant(argument: str, search_path: SearchPath) -> list[Path]:
     name = search_path.shown(path)
     if path.is_file():
         return [path]
+    if path.is_dir() and holds_tasks(path):
+        return [path / TASK_FOLDERS]
     if path.is_dir():
         found = [file for file, kind in files_below(path, search_path) if kind == "eval"]
         if not found:

@@ -26,6 +26,7 @@ from manyhands.workloads.evals.evalfile.files import (
     CSV_ENDING,
     JSON_ENDING,
     JSONL_ENDING,
+    TASK_FOLDERS,
     YAML_ENDINGS,
     lines_of,
     sidecars,
@@ -36,6 +37,7 @@ from manyhands.workloads.evals.evalfile.keys import NAME, EvalBlock, TestBlock
 from manyhands.workloads.evals.evalfile.patterns import is_pattern, matching_files
 from manyhands.workloads.evals.evalfile.sources.given import NOTHING, Given
 from manyhands.workloads.evals.evalfile.sources.scripts import SCRIPT_ENDINGS, read_script
+from manyhands.workloads.evals.evalfile.sources.tasks import tasks_file
 from manyhands.workloads.evals.evalfile.suite import Suite, target_refs, targets_of, trials_of
 
 if TYPE_CHECKING:
@@ -127,6 +129,8 @@ def _with_tests(file: EvalFile) -> EvalFile:
 def _file(
     path: Path, search_path: SearchPath, findings: Findings, variables: Environment, version: str, given: Given
 ) -> EvalFile | None:
+    if path.name == TASK_FOLDERS and not path.exists():
+        return tasks_file(path, search_path, variables.variables(), findings)
     in_python = given.sources.get(path)
     location = Location(search_path.shown(path)) if in_python is None else in_python.location
     if in_python is None and path.suffix not in (*YAML_ENDINGS, JSONL_ENDING, *SCRIPT_ENDINGS):

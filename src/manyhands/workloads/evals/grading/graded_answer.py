@@ -195,6 +195,7 @@ def candidate_of(test: Test, answer: Answer, folder: Path, seen: Seen | None = N
         guideline_files=test.guideline_files,
         workspace=None if seen is None else seen.path,
         file_changes=None if seen is None else seen.changes,
+        verified=answer.verified,
         **{name: getattr(answer, name) for name in GRADED},
     )
 

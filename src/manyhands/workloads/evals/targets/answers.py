@@ -53,6 +53,8 @@ class Answer(AnswerFigures):
     """What was left out, or understood with good will."""
     collected: Mapping[str, Any] | None = None
     """What the target's command gave at the end: ``output`` and ``problem``."""
+    verified: Mapping[str, Any] | None = None
+    """Of a task folder: what ``task_folders.trial.Verified.to_json`` gives."""
     cached_in_input: bool = False
     """Whether its cached tokens are part of its input, as model endpoints count them, and not besides, as records have them."""
 

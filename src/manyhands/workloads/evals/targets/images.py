@@ -22,9 +22,13 @@ async def images_of_targets(
     environ: Mapping[str, str],
     notice: Notice,
     recorded: Mapping[str, Pins] | None = None,
+    *,
+    tasks: Mapping[str, ImageDemand] | None = None,
+    skip_unbuilt: bool = False,
 ) -> dict[str, Pins]:
     """What the images of targets mean, by what identifies each target. ``here``: the folder where the evaluation was given; ``recorded``:
-    what an earlier session of the run found, which stays so.
+    what an earlier session of the run found, which stays so; ``tasks``: what the task folders need that targets are to do, by what
+    identifies each target; ``skip_unbuilt``: as of ``planned_images``.
 
     Raises UserError, with the location of the target, for an image that does not exist and a sandbox that can't be used.
     """
@@ -32,13 +36,23 @@ async def images_of_targets(
     found: dict[str, Pins] = dict(recorded or {})
     for target in targets:
         settings = check.settings(target, findings)
-        options = None if settings is None else settings.image_settings
-        if options is None or options.image is None:
-            continue
+        demand = (tasks or {}).get(identity(target))
+        if settings is not None and demand is not None:
+            options = settings.task_sandbox
+            if options is None:
+                raise target.location.error(
+                    f"a target of kind {target.kind} can't do task folders: only agents and models can"
+                )
+            needed = demand.references
+        else:
+            options, demand = None if settings is None else settings.image_settings, ImageDemand(unnamed=1)
+            if options is None or options.image is None:
+                continue
+            needed = [options.image]
         pins = (recorded or {}).get(identity(target), NO_PINS)
         try:
             found[identity(target)] = await planned_images(
-                options, ImageDemand(unnamed=1), notice, recorded=pins, needed=[options.image]
+                options, demand, notice, recorded=pins, needed=needed, skip_unbuilt=skip_unbuilt
             )
         except UserError as error:
             raise target.location.error(str(error)) from None

@@ -25,6 +25,8 @@ from manyhands.io.tables.formats import open_records
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.templates import FIELDS, RowImages
 from manyhands.task_folders.contents import Task
+from manyhands.task_folders.images import add_task
+from manyhands.task_folders.variables import named_variables
 from manyhands.workloads.trajectories.dataset.chat_rows import (
     CHAT_FIELDS,
     SYSTEM,
@@ -37,10 +39,7 @@ from manyhands.workloads.trajectories.dataset.prompt_column import PROMPT, remed
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFieldsBuilder
 from manyhands.workloads.trajectories.dataset.task_rows import (
     TASK,
-    builds_of,
-    images_of,
     is_task_dataset,
-    named_variables,
     source_of,
     tasks_in_order,
 )
@@ -179,13 +178,8 @@ class DatasetScan:
     def _add_task(self, task: Task, number: int) -> None:
         self.tasks += 1
         self.images.unit = TASK
-        for image in images_of(task):
-            self.images.add(image, number)
-        if task.image is None:
-            self.images.add(None, number)
-        for tag, build in builds_of(task):
-            self.images.builds.setdefault(tag, build)
-        for name, default in named_variables(task):
+        add_task(self.images, task, number)
+        for name, default in named_variables(task.config):
             self.variables[name] = self.variables.get(name) or (task.name if default is None else None)
 
 

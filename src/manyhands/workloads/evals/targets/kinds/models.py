@@ -26,7 +26,8 @@ from manyhands.agents.worlds.furnishing import Furnishing, as_secret, check_worl
 from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.agents.worlds.settings import looked_up
 from manyhands.agents.worlds.world import World
-from manyhands.core.errors import UserError
+from manyhands.core.errors import ItemError, UserError
+from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
 from manyhands.core.settings import Secret
 from manyhands.engine.contract import Context
@@ -44,6 +45,11 @@ from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.sandboxes.worlds.backend import opened_backend
+from manyhands.task_folders.agents import TaskProgram
+from manyhands.task_folders.contents import Task
+from manyhands.task_folders.rules import TaskRules
+from manyhands.task_folders.session import TaskSession
+from manyhands.task_folders.settings import ORACLE
 from manyhands.tools.protocol import Tool, ToolEnvironment
 from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.targets.answers import Answer, read_record
@@ -100,6 +106,10 @@ class ModelTargetSettings(TargetSettings):
         """What it may use of tools."""
         return ()
 
+    @property
+    def task_sandbox(self) -> SandboxSettings | None:
+        return self.options
+
     def judge(self, name: str, opening: JudgeOpening) -> Judge:
         return Judge(name, opening.model(self.options, self.api_key), chat_settings(self.options))
 
@@ -109,7 +119,7 @@ class ModelTargetSettings(TargetSettings):
         tools = run_tools.tools(self.toolsets)
         backend: SandboxBackend = NeverCalled()
         furnishing = self.furnishing(opening)
-        if any(tool.changes_world for tool in tools) or furnishing.needs_sandbox:
+        if opening.has_tasks or furnishing.needs_sandbox or any(tool.changes_world for tool in tools):
             backend = await opening.stack.enter_async_context(opened_backend(options, opening.pins, opening.run_folder))
         model = opening.model(options, self.api_key)
         agent = AgentTarget(
@@ -119,6 +129,7 @@ class ModelTargetSettings(TargetSettings):
             backend=backend,
             mark=opening.mark,
             furnishing=furnishing,
+            tasks=_task_session(options, opening, backend) if opening.has_tasks else None,
             elsewhere=_lies_elsewhere(options, opening.pins),
         )
         changes = (options.temperature or 0) > 0 or furnishing.needs_sandbox or furnishing.project is not None
@@ -152,6 +163,8 @@ class AgentTargetSettings(ModelTargetSettings):
         """Raises UserError for an unknown agent or toolset, and for a sandbox that can't be used here."""
         options = self.options
         try:
+            if options.agent == ORACLE:
+                return
             load_agent(options.agent)
             check_world(options, images=self.image_settings is not None)
             if options.project is not None:
@@ -291,12 +304,15 @@ class AgentTarget:
         mark: str,
         furnishing: Furnishing | None = None,
         elsewhere: bool = False,
+        tasks: TaskSession | None = None,
     ) -> None:
-        """``furnishing``: what sandboxes are given; ``elsewhere``: whether their files lie elsewhere than in the attempt's folder."""
+        """``furnishing``: what sandboxes are given; ``elsewhere``: whether their files lie elsewhere than in the attempt's folder;
+        ``tasks``: where tests are task folders."""
         self._options = options
         self._furnishing = furnishing or Furnishing(limits=sandbox_limits(options))
         self._elsewhere = elsewhere
-        self._agent = load_agent(options.agent)
+        self._tasks = tasks
+        self._agent = load_agent(None if options.agent == ORACLE else options.agent)
         self._toolbox = Toolbox(tools)
         if tools:
             check_tool_choice(options, self._toolbox.names)
@@ -312,7 +328,7 @@ class AgentTarget:
 
     @property
     def simulated(self) -> bool:
-        return self._model.simulated
+        return self._model.simulated and (self._tasks is None or self._tasks.program is None)
 
     async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
         return await self.answered(context, test, workspace)
@@ -334,6 +350,8 @@ class AgentTarget:
     ) -> Answer:
         """The answer to a test. ``world``: the sandbox that tools change; without one, it is the answer's own; ``prepared``: whether it has
         been given what belongs into it."""
+        if test.task:
+            return await self._task_done(context, test)
         if workspace is not None:
             await workspace.begin()
         began = await moment(context)
@@ -359,15 +377,48 @@ class AgentTarget:
         kept = None if collected is None else collected.kept()
         return replace(answer, collected=kept, notices=(*answer.notices, *notices))
 
-    async def _converse(self, context: Context, test: Test, world: World) -> AgentResult:
+    async def _task_done(self, context: Context, test: Test) -> Answer:
+        """The work on a task, verified. That its time was over, or that it gave no answer, is no error then."""
+        if self._tasks is None:
+            raise ItemError(Cause.INVALID_INPUT, "the target can't do task folders")
+        tasks, task = self._tasks, Task.from_json(test.task, test.prompt())
+        seconds, furnished = tasks.rules.agent_seconds(task), self._furnishing.for_item(ItemWorld())
+        began = await moment(context)
+
+        def around() -> SandboxRequest:
+            return self._request(context)
+
+        async with World(context, self._backend, lambda: tasks.request(task, around())) as world:
+            trial = tasks.trial(task, context, world, around)
+            await trial.prepare()
+            await furnished.prepare(context, world)
+            if tasks.program is not None:
+                result = await tasks.program.run(context, world, task, seconds)
+            else:
+                result = await self._converse(context, test, world, seconds)
+            collected = await furnished.collect(context, world)
+            verified = await trial.verify(await trial.collect())
+        ended = await moment(context)
+        if self._options.keep_workspaces and Path(context.workspace).is_dir():
+            await asyncio.to_thread(keep_folder, Path(context.workspace))
+        record = _conversation_record(result, ended - began)
+        ending = record.pop("error", None)
+        kept = None if collected is None else collected.kept()
+        answer = replace(read_record(record), verified=verified.to_json(), collected=kept)
+        return answer if ending is None else replace(answer, notices=(*answer.notices, ending))
+
+    async def _converse(
+        self, context: Context, test: Test, world: World, time_limit: float | None = None
+    ) -> AgentResult:
         environment = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout)
+        settings = replace(self._settings, time_limit=time_limit)
         return await self._agent(
             context,
             self._task(test),
             model=self._model,
             tools=self._toolbox,
             environment=environment,
-            settings=seeded(self._settings, self._options, context),
+            settings=seeded(settings, self._options, context),
             world=world,
         )
 
@@ -395,6 +446,14 @@ class AgentTarget:
             ephemeral=self._options.ephemeral_system_prompt,
             prefill=[*(self._options.prefill_messages or ()), *cast(Sequence[Message], before)],  # type: ignore[list-item]
         )
+
+
+def _task_session(options: AgentTargetOptions, opening: TargetOpening, backend: SandboxBackend) -> TaskSession:
+    """What tests that are task folders need. The run's process is this one, so their variables are those of the environment."""
+    rules = TaskRules.of(options, sandbox_limits(options), **opening.task_limits)
+    environ = dict(opening.environ)
+    program = TaskProgram(None, environ) if options.agent == ORACLE else None
+    return TaskSession(rules, opening.run_folder, environ, program, backend)
 
 
 class AgentConversation:

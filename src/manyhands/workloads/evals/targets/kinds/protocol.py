@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import Secret
@@ -122,7 +122,17 @@ class TargetOpening(Protocol):
 
     @property
     def pins(self) -> Pins:
-        """What the image means in which it works."""
+        """What the images mean in which it works."""
+        ...
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether the tests are task folders."""
+        ...
+
+    @property
+    def task_limits(self) -> Mapping[str, Any]:
+        """What the run says of their limits: ``multiplier`` and ``override`` of ``TaskRules``."""
         ...
 
     @property
@@ -221,6 +231,11 @@ class TargetSettings(ABC):
     @property
     def image_settings(self) -> SandboxSettings | None:
         """What its sandboxes are made of and how, if that is a container image."""
+        return None
+
+    @property
+    def task_sandbox(self) -> SandboxSettings | None:
+        """The settings of its sandboxes, if it can do task folders."""
         return None
 
     @property

@@ -1,0 +1,106 @@
+"""Task folders as tests of an evaluation: scores, trials, time limits, errors without a score, resumes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
+from tests.support.batches import Ran, read_lines, run_command
+from tests.support.made_tasks import make_task
+
+pytestmark = pytest.mark.skipif(BubblewrapBackend().unavailable() is not None, reason="bubblewrap can't be used here")
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
+TARGETS = """
+targets:
+  - {name: default, provider: agent, model: simulated, toolsets: [terminal]}
+  - {name: oracle, provider: agent, agent: oracle, model: simulated}
+"""
+
+
+class Evaluation:
+    """A folder with task folders, evaluated."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "tasks").mkdir()
+        (path / "tasks" / "targets.yaml").write_text(TARGETS)
+
+    def add(self, name: str, **parts: Any) -> Path:
+        return make_task(self.path / "tasks" / name, **{"solve": "echo 1 > done\n", **parts})
+
+    def run(self, *options: str) -> Ran:
+        return run_command(self.path, "eval", "tasks", "--run_name=r", "--quiet", *options)
+
+    def results(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / "data" / "r" / "results.jsonl")
+
+
+@pytest.fixture
+def evaluation(tmp_path: Path) -> Evaluation:
+    return Evaluation(tmp_path)
+
+
+def test_the_examples_run_with_the_simulated_model_and_their_solutions_pass(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES, tmp_path / "tasks")
+    ran = run_command(tmp_path, "eval", "tasks", "--run_name=s", "--quiet")
+    assert ran.code == 1, ran.err
+    assert len(read_lines(tmp_path / "data/s/results.jsonl")) == 3
+    solved = run_command(tmp_path, "eval", "tasks", "--run_name=o", "--quiet", "--target=oracle")
+    assert solved.code == 0, solved.err
+    assert {each["score"] for each in read_lines(tmp_path / "data/o/results.jsonl")} == {1.0}
+
+
+def test_rewards_are_scores_with_their_raw_values(evaluation: Evaluation) -> None:
+    test = (
+        '#!/bin/bash\n[ -e done ] && echo \'{"reward": 3, "speed": 0.5}\' > /logs/verifier/reward.json; echo looked\n'
+    )
+    evaluation.add("a", toml='[metadata]\ndifficulty = "hard"\n', test=test)
+    assert evaluation.run("--target=oracle", "--trials=2").code == 0
+    results = evaluation.results()
+    assert [each["score"] for each in results] == [1.0] * len(results)
+    assert '"speed":0.5' in (evaluation.path / "data/r/results.jsonl").read_text()
+
+
+def test_a_time_limit_is_no_error_and_the_multiplier_counts(evaluation: Evaluation) -> None:
+    evaluation.add("slow", toml="[agent]\ntimeout_sec = 60\n", solve="echo 1 > done; sleep 60\n")
+    ran = evaluation.run("--target=oracle", "--timeout_multiplier=0.02")
+    assert ran.code == 0, ran.err + ran.out
+    (result,) = evaluation.results()
+    assert result["score"] == 1.0
+    assert "time_limit" in json.dumps(result)
+
+
+def test_an_error_of_the_verifier_has_no_score(evaluation: Evaluation) -> None:
+    evaluation.add("broken", test="#!/bin/bash\ntrue\n")
+    ran = evaluation.run("--target=oracle")
+    assert ran.code == 3
+    (result,) = evaluation.results()
+    assert result["score"] is None
+    assert "neither reward.json nor reward.txt" in json.dumps(result)
+
+
+def test_tasks_that_are_not_taken_refuse_the_run_or_are_left_out(evaluation: Evaluation) -> None:
+    evaluation.add("good")
+    evaluation.add("bad", toml="[environment]\ngpus = 1\n")
+    evaluation.add("needs", toml='[verifier.env]\nX = "${SURELY_NOT_SET_HERE}"\n')
+    ran = evaluation.run("--target=oracle")
+    assert ran.code == 2
+    assert "task bad: environment.gpus is not taken" in ran.err
+    assert "SURELY_NOT_SET_HERE, which is not set" in ran.err
+    skipped = evaluation.run("--target=oracle", "--skip_invalid")
+    assert skipped.code == 0, skipped.err
+    assert sum(each["score"] == 1.0 for each in evaluation.results()) == 1
+
+
+def test_a_target_that_can_do_no_tasks_is_refused(evaluation: Evaluation) -> None:
+    evaluation.add("a")
+    (evaluation.path / "tasks/targets.yaml").write_text("targets:\n  - {name: m, provider: mock, response: x}\n")
+    ran = evaluation.run("--target=m")
+    assert ran.code == 2
+    assert "can't do task folders" in ran.err
