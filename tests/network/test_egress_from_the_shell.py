@@ -21,12 +21,15 @@ from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 from tests.network.egress_cases import CASES, RULES, Case
 from tests.network.outside_web import OutsideWeb, outside_web
+from tests.support.unpacked_images import full_image_pin
 
 
 @asynccontextmanager
-async def bubblewrap(folder: Path, web: OutsideWeb, counts: HostCounts | None = None) -> AsyncIterator[Sandbox]:
+async def bubblewrap(
+    folder: Path, web: OutsideWeb, counts: HostCounts | None = None, image: str | None = None
+) -> AsyncIterator[Sandbox]:
     limits = SandboxLimits(network_allow=RULES)
-    request = SandboxRequest(folder, "egress", environment=web.variables, limits=limits, hosts=counts)
+    request = SandboxRequest(folder, "egress", image=image, environment=web.variables, limits=limits, hosts=counts)
     sandbox = await BubblewrapBackend(look_up=web.names.look_up).create(request)
     try:
         yield sandbox
@@ -39,6 +42,15 @@ async def test_from_the_shell(case: Case, tmp_path: Path) -> None:
     async with outside_web(tmp_path) as web, bubblewrap(tmp_path / "box", web) as sandbox:
         result = await sandbox.shell(case.command, timeout=60)
         web.check(case, result.output.decode())
+
+
+@pytest.mark.slow
+async def test_with_an_image(tmp_path: Path) -> None:
+    async with outside_web(tmp_path) as web, bubblewrap(tmp_path / "box", web, image=full_image_pin()) as sandbox:
+        for case in CASES:
+            web.allowed.connections = 0
+            result = await sandbox.shell(case.command, timeout=60)
+            web.check(case, result.output.decode())
 
 
 async def test_what_was_asked_for_is_counted(tmp_path: Path) -> None:
