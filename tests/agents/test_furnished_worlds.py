@@ -171,6 +171,15 @@ def test_a_row_only_tightens() -> None:
     limits = request.limits
     assert (limits.memory, limits.cpus, limits.network, limits.network_allow) == (1 << 28, 0.5, False, ())
     assert request.user == "agent"
+    for network, allow, reached in (
+        (True, (), ("files.example", "8.8.8.8")),
+        (False, ("*.example", "10.0.0.0/8"), ("files.example", "10.1.2.3")),
+        (False, (), ()),
+    ):
+        run = Furnishing(limits=SandboxLimits(network=network, network_allow=allow))
+        hosts = ItemWorld.from_json({"network": ["files.example", "10.1.2.3", "8.8.8.8"]})
+        few = run.for_item(hosts).request(Path("folder"), "mark").limits
+        assert (few.network, few.network_allow) == (False, reached)
     closed = Furnishing(limits=SandboxLimits()).for_item(ItemWorld(network=True)).request(Path("folder"), "mark")
     assert not closed.limits.network
 

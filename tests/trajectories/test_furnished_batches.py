@@ -98,6 +98,7 @@ def test_rows_name_files_commands_and_variables_only_where_the_person_says_so(
         ("env", {"MANYHANDS_RUN": "x"}, '"x" can\'t set MANYHANDS_RUN'),
         ("memory", "lots", '"x" must be a number from 0.0625 on'),
         ("network", "perhaps", '"x" must be yes or no'),
+        ("network", ["a.example", "b.example:80"], "\"x\" 'b.example:80' names a port"),
     ],
 )
 def test_a_bad_value_is_a_bad_row(field: str, value: Any, said: str, folder: BatchFolder, server: ServerThread) -> None:

@@ -27,6 +27,7 @@ from manyhands.core.jsonio import Json, line, loads
 from manyhands.core.redaction import protect
 from manyhands.engine.contract import Context, Effect
 from manyhands.io.locations import Location
+from manyhands.network.rules import public_alone, tightened
 from manyhands.processes.templates import CommandTemplate
 from manyhands.sandboxes.kinds import AUTO
 from manyhands.sandboxes.project import PROJECT, project_note
@@ -163,14 +164,24 @@ class Furnished:
     def _limits(self) -> SandboxLimits:
         """An item can ask for less than its run allows, and never for more."""
         allowed, item = self.run.limits, self.item
-        network = allowed.network and item.network is not False
+        network, hosts = self._network()
         return replace(
             allowed,
             memory=min(allowed.memory, item.memory or allowed.memory),
             cpus=item.cpus if allowed.cpus is None else min(allowed.cpus, item.cpus or allowed.cpus),
             network=network,
-            network_allow=() if item.network is False else allowed.network_allow,
+            network_allow=hosts,
         )
+
+    def _network(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether there is a network, and the hosts that can be reached without one."""
+        allowed, asked = self.run.limits, self.item.network
+        if asked is False:
+            return False, ()
+        if asked is None or asked is True:
+            return allowed.network, allowed.network_allow
+        # A row's author knows nothing of addresses around this machine.
+        return False, public_alone(asked) if allowed.network else tightened(asked, allowed.network_allow)
 
     def _filled(self, command: str, name: str) -> str:
         """A command with the row's fields."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -27,8 +27,8 @@ class ItemWorld:
     """Processors."""
     memory: int | None = None
     """Bytes."""
-    network: bool | None = None
-    """False: no network, even if the run allows it."""
+    network: bool | Sequence[str] | None = None
+    """False: no network, even if the run allows it; hosts, as ``--network_allow`` takes them: no others."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> ItemWorld:

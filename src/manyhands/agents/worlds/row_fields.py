@@ -11,6 +11,7 @@ from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.agents.worlds.settings import COLUMNS, RowWorldSettings, check_variable
 from manyhands.core.jsonio import Json, kind_of, loads
 from manyhands.core.settings import FALSE_WORDS, TRUE_WORDS
+from manyhands.network.rules import NetworkRules
 
 MAX_FILES = 1000
 MAX_TEXT = 16 << 20
@@ -129,11 +130,14 @@ def _number(value: Json, least: float) -> float:
     return number
 
 
-def _network(value: Json) -> bool:
+def _network(value: Json) -> bool | list[str]:
     word = str(value).strip().lower() if isinstance(value, (str, bool, int)) else ""
     if word in _NO_NETWORK or word in _NETWORK:
         return word in _NETWORK
-    raise ValueError("must be yes or no (or true, false, none)")
+    hosts = value.split(",") if isinstance(value, str) and ("." in value or ":" in value) else value
+    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+        raise ValueError("must be yes or no (or true, false, none), or a list of hosts")
+    return list(NetworkRules.read(host.strip() for host in hosts).words)
 
 
 _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {

@@ -171,7 +171,11 @@ class RowWorldSettings(Settings):
         None, "Field of rows with memory in GiB; at most --memory counts.", group=WORLD, identity=True, value="NAME"
     )
     network_field: OptionalText = setting(
-        None, "Field of rows with yes or no: no takes the network away.", group=WORLD, identity=True, value="NAME"
+        None,
+        "Field of rows with no, which takes the network away, or a list of hosts, which leaves these of it.",
+        group=WORLD,
+        identity=True,
+        value="NAME",
     )
 
 
