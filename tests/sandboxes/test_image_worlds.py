@@ -168,7 +168,7 @@ async def test_users_of_the_image(tmp_path: Path) -> None:
 
 async def test_nothing_of_an_image_runs_before_it_is_inside(tmp_path: Path) -> None:
     """An image whose loader settings and variables name a library of its own, and whose folders are links to the host's."""
-    host = Path("/tmp/manyhands-test-of-the-host")  # its name is in an image that is kept
+    host = Path(f"/tmp/manyhands-test-of-the-host-{os.getuid()}")  # its name is in an image that is kept
     host.mkdir(exist_ok=True)
     (host / "file").write_text("as it was")
     config = {
