@@ -250,7 +250,7 @@ def distributions() -> str:
 def sandbox_limits() -> str:
     defaults = SandboxLimits()
     shown = {
-        "memory": f"{defaults.memory >> 30} GB",
+        "memory": f"{defaults.memory >> 30} GB (`--memory`)",
         "processes": str(defaults.processes),
         "file_size": f"{defaults.file_size >> 30} GB a file",
         "cpu_seconds": f"{defaults.cpu_seconds} s of processor time a process",
@@ -259,7 +259,7 @@ def sandbox_limits() -> str:
         "min_free": "1 GB of the disk, or 2 % of a small one, is left free (`--min_free`)",
         "network": "none (`--network` allows it)" if not defaults.network else "allowed",
         "network_allow": ", ".join(defaults.network_allow) or "no host (`--network_allow`)",
-        "cpus": "all processors",
+        "cpus": "all processors (`--cpus`, in containers)",
     }
     assert set(shown) == {field.name for field in fields(SandboxLimits)}
     return table(["limit", "value"], ([name.replace("_", " "), value] for name, value in shown.items()))

@@ -16,6 +16,7 @@ from typing import Any
 
 from manyhands.agents.task import CLOCK, ToolUse
 from manyhands.agents.time_limit import OVER
+from manyhands.agents.worlds.recorded_commands import COMMAND, CommandRecord
 from manyhands.core.jsonio import Json, spaced
 from manyhands.core.messages import Message, ToolCall, text_of
 from manyhands.core.outcomes import Outcome
@@ -223,7 +224,19 @@ def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:
         return [(CLOCK, str(timestamp(step.output)))]
     if step.kind == NETWORK:
         return [(NETWORK, in_words(step.output["hosts"]) or "no host was asked for")]
+    if step.kind == COMMAND:
+        return _command_step(step)
     return [(step.kind, json.dumps(step.output, ensure_ascii=False))]
+
+
+def _command_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
+    """A command of this program's: what it was, how it ended, and what it printed."""
+    record = CommandRecord.from_json(step.output)
+    yield step.scope.rpartition("/")[2] or COMMAND, record.command
+    if record.output:
+        yield "printed", record.output
+    if record.problem is not None:
+        yield "ended", record.problem
 
 
 def call_label(call: dict[str, Any]) -> str:

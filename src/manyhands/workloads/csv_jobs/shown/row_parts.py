@@ -12,6 +12,7 @@ from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Note, Table, Text, Tone, Value
 from manyhands.runs.shown.cells import number_cell, time_cell, value_cell
+from manyhands.runs.shown.collected import collected_blocks
 from manyhands.workloads.csv_jobs.rows.planning import JobRow
 from manyhands.workloads.csv_jobs.rows.stage_states import COMPLETED, FAILED, RESULT, entries_of
 from manyhands.workloads.csv_jobs.shown.job_table import JobTable, last_report_of, violations_of
@@ -44,6 +45,7 @@ def row_blocks(table: JobTable, row: ItemRow, steps: Sequence[RecordedStep], rea
         yield Note(row.message, "bad" if row.state == FAILED else "muted")
     yield from _inputs(table, row)
     yield from _reports(table, row)
+    yield from collected_blocks((row.record or {}).get("collected"))
     yield from _problems(row)
     if table.stages:
         yield from _stages(table, row)

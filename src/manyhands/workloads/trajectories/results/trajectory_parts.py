@@ -14,6 +14,7 @@ from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.registry import load_workload
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Note, Table, Value
 from manyhands.runs.shown.cells import number_cell, size_cell, value_cell
+from manyhands.runs.shown.collected import collected_blocks
 from manyhands.runs.shown.grades import graded_blocks
 from manyhands.workloads.trajectories.items import PromptItem, batch_file
 from manyhands.workloads.trajectories.records import ADOPTED
@@ -38,6 +39,7 @@ def trajectory_blocks(row: ItemRow, steps: Sequence[RecordedStep], reader: Journ
         yield Note(cut(text, 1000), "bad" if row.state is ItemState.FAILED else "warn")
     yield Facts([each for each in _facts(payload, record) if each.cell.text])
     yield from graded_blocks(record)
+    yield from collected_blocks(record.get("collected"))
     yield from _tools(record)
     if payload.source:
         yield Fold("Other fields of the row", [Value(payload.source)])

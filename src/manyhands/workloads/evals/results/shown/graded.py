@@ -12,6 +12,7 @@ from manyhands.core.text import printable
 from manyhands.graders.messages import tool_uses_of
 from manyhands.graders.protocol import ScoreRecord
 from manyhands.runs.shown.blocks import Block, Cell, Column, Fact, Facts, Fold, Link, Messages, Note, Table, Text, Value
+from manyhands.runs.shown.collected import collected_blocks
 from manyhands.workloads.evals.items import FAILED, PASSED
 from manyhands.workloads.evals.results.recorded_output import content_text, turns_of_output
 from manyhands.workloads.evals.results.result_lines import TestResult
@@ -80,6 +81,7 @@ def result_blocks(result: TestResult, budget: TextBudget = UNLIMITED) -> Iterato
     yield from _turns(result, budget)
     if result.file_changes:
         yield Text(budget.cut(result.file_changes), "File changes", "diff")
+    yield from collected_blocks({"output": budget.cut(result.collected or ""), "problem": result.collected_problem})
     yield from _surroundings(result, budget)
 
 
