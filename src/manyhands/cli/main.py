@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("manyhands.cli.check:run", "replay recorded items from the journal, and report what differs"),
     "jobs": ("manyhands.cli.jobs:run", "run an agent on each row of a table: create, monitor and control jobs"),
     "memory": ("manyhands.cli.memory:run", "benchmark the long-term memory of agents in one long conversation"),
+    "tasks": ("manyhands.cli.tasks:run", "check that the solutions of task folders get the full reward"),
     "worlds": ("manyhands.cli.worlds:run", "list, remove and export what container engines keep of runs"),
     "mcp": ("manyhands.cli.jobs.mcp:run", "serve the tools for jobs over MCP"),
     "sandbox": ("manyhands.cli.sandboxes.group:run", "check a kind of sandboxes: what works, and how long it takes"),
