@@ -392,3 +392,30 @@ async def test_counts() -> None:
         counts.refused(f"{number}.example")
     assert len(counts.to_json()) == 201
     assert counts.to_json()[OTHERS]["refused"] > 90
+
+
+async def test_few_names_are_looked_up_at_once() -> None:
+    now, most = 0, 0
+
+    async def slow(name: str) -> list[str]:
+        nonlocal now, most
+        now, most = now + 1, max(most, now + 1)
+        await asyncio.sleep(0.02)
+        now -= 1
+        return ["10.0.0.1"]
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    serving = EgressProxy(NetworkRules.read(["*.example"]), look_up=slow)
+    await serving.listen(listener)
+    try:
+
+        async def ask(number: int) -> bytes:
+            request = f"CONNECT {number}.example:80 HTTP/1.1\r\nHost: {number}.example:80\r\n\r\n".encode()
+            return await asked(lambda: asyncio.open_connection("127.0.0.1", port), request)
+
+        answers = await asyncio.gather(*map(ask, range(40)))
+    finally:
+        await serving.close()
+    assert all(answer.startswith(b"HTTP/1.1 403 ") for answer in answers)
+    assert most == 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 
 from manyhands.network.addresses import Address
@@ -13,6 +13,8 @@ from manyhands.network.counts import HostCounts
 from manyhands.network.rules import NetworkRules
 from manyhands.network.serving import ClientConnection, ProxyLimits, linger
 
+_LOOK_UPS = 8
+"""Names that are looked up for one sandbox at once."""
 _BUSY = "too many connections at once"
 
 
@@ -34,6 +36,7 @@ class EgressProxy:
         self.counts = counts if counts is not None else HostCounts()
         self._limits = limits or ProxyLimits()
         self._look_up = look_up
+        self._looking = asyncio.Semaphore(_LOOK_UPS)
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._turned_away: set[asyncio.Task[None]] = set()
@@ -56,7 +59,7 @@ class EgressProxy:
     async def connect(self, host: Address | str, port: int) -> Streams:
         """A connection to a host that may be connected to. Raises Refused or Unreachable."""
         try:
-            streams = await connect(host, port, self.rules, seconds=self._limits.connect_seconds, look_up=self._look_up)
+            streams = await connect(host, port, self.rules, seconds=self._limits.connect_seconds, look_up=self._found)
         except Refused:
             self.counts.refused(str(host))
             raise
@@ -65,6 +68,10 @@ class EgressProxy:
             raise
         self.counts.allowed(str(host))
         return streams
+
+    async def _found(self, name: str) -> Sequence[str]:
+        async with self._looking:  # each takes a thread for as long as a name server does not answer
+            return await self._look_up(name)
 
     def refused(self, host: str) -> None:
         self.counts.refused(host)
