@@ -159,6 +159,21 @@ async def test_a_snapshot_makes_the_same_world_again(worlds: Worlds) -> None:
     await worlds.driver.delete_snapshot(first)
 
 
+async def test_an_image_with_volumes_has_no_snapshot_and_leaves_none(worlds: Worlds) -> None:
+    engine = worlds.engine
+    made = engine.client("create", "--network", "none", engine.bare, "sh").strip()
+    image = engine.client("commit", "--change", "VOLUME /home", made).strip()
+    engine.client("rm", made)
+    before = engine.client("volume", "ls", "-q")
+    world = await worlds.make(image=image)
+    assert await worlds.sh(world, "cat /home/tester/kept; echo x > /home/x") == "of the image\n"
+    with pytest.raises(ItemError, match="volumes"):
+        await worlds.driver.snapshot(world.id, {})
+    await worlds.driver.delete(world.id)
+    assert engine.client("volume", "ls", "-q") == before
+    engine.client("rmi", image)
+
+
 async def test_worlds_are_found_by_their_labels_started_or_not(worlds: Worlds) -> None:
     running = await worlds.make()
     stopped = await worlds.make(labels={RUN: worlds.run, FOLDER: "here"})

@@ -23,16 +23,20 @@ def test_backends_by_name() -> None:
     assert choose_backend("local").kind == "local"
 
 
-@pytest.mark.parametrize("name", ["docker", "podman", "apptainer", "singularity", "modal", "daytona", "Local", "", "x"])
+@pytest.mark.parametrize("name", ["apptainer", "singularity", "modal", "daytona", "Local", "", "x"])
 def test_other_names_are_refused_with_the_choices(name: str) -> None:
     with pytest.raises(UserError) as caught:
         choose_backend(name)
     message = str(caught.value)
     assert "\n" not in message
     assert "bubblewrap, local" in message
-    assert ("not available yet" in message) == (
-        name in ("docker", "podman", "apptainer", "singularity", "modal", "daytona")
-    )
+    assert ("not available yet" in message) == (name in ("apptainer", "singularity", "modal", "daytona"))
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_an_engine_needs_an_image(name: str) -> None:
+    with pytest.raises(UserError, match="name one with --image"):
+        choose_backend(name)
 
 
 def test_without_bubblewrap_the_choices_are_named(tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 IMAGE_PATH = "/opt/tool/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 """The PATH of the ``full`` image: ``/opt/tool/bin`` has a program ``own-tool`` that prints ``own``."""
 _PROGRAMS = """
-bash dash ls cat cp mv rm ln mkdir rmdir chmod chown touch sleep env printenv id whoami head tail wc sort uniq cut tr tee seq date
-dd df du stat mkfifo mknod readlink realpath basename dirname mktemp true false test expr printf echo pwd nproc timeout nohup yes
-sync truncate sha256sum md5sum base64 od ps kill pgrep pkill grep sed find xargs tar gzip diff cmp setpriv unshare mount umount setsid
+truncate split comm paste fold nl tac install shuf sha1sum cksum awk hostname which join expand stty sum tty uptime link unlink
+vdir bash dash ls cat cp mv rm ln mkdir rmdir chmod chown touch sleep env printenv id whoami head tail wc sort uniq cut tr tee seq
+date dd df du stat mkfifo mknod readlink realpath basename dirname mktemp true false test expr printf echo pwd nproc timeout nohup
+yes sync sha256sum md5sum base64 od ps kill pgrep pkill grep sed find xargs tar gzip diff cmp setpriv unshare mount umount setsid
 chroot flock getent git rg curl
 """
 _PASSWD = "root:x:0:0:root:/root:/bin/bash\ntester:x:1000:1000::/home/tester:/bin/bash\nnobody:x:65534:65534::/nonexistent:/bin/false\n"
@@ -138,7 +139,9 @@ def _bare_files() -> Iterator[tuple[Path, str]]:
 
 def _full_files() -> Iterator[tuple[Path, str]]:
     programs = [
-        Path(found) for name in _PROGRAMS.split() if (found := shutil.which(name, path=SEARCH_PATH)) is not None
+        Path(found)
+        for name in dict.fromkeys(_PROGRAMS.split())
+        if (found := shutil.which(name, path=SEARCH_PATH)) is not None
     ]
     python = next((path for path in map(Path, ("/usr/bin/python3", "/usr/local/bin/python3")) if path.exists()), None)
     if python is None or not any(program.name == "bash" for program in programs):

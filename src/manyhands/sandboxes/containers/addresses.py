@@ -54,17 +54,19 @@ def can_enter_worlds(address: str) -> bool:
     return False
 
 
-def unreachable(kind: str) -> str | None:
-    """One line on why an engine can't be used from here, with what was tried and what to do; None if it answers."""
+def unreachable(kind: str, address: str | None = None) -> str | None:
+    """One line on why an engine can't be used from here, with what was tried and what to do; None if it answers. ``address``: None is
+    where it is found."""
     if find_spec("aiodocker") is None:
         return "the package aiodocker is missing: pip install 'manyhands[containers]'"
-    address = engine_address(kind)
-    if address is None:
-        tried = ", ".join(str(path) for path in _usual(kind, os.environ))
-        return f"no engine found (tried {tried}): {_START[kind]}, or set {VARIABLES[kind]}"
+    address = address or expected_address(kind)
     if not is_local(address):
         return None  # asked when it is used
-    problem = _ping(Path(address.removeprefix(_UNIX)))
+    path = Path(address.removeprefix(_UNIX))
+    usual = list(_usual(kind, os.environ))
+    if path in usual and not path.exists():
+        return f"no engine found (tried {', '.join(map(str, usual))}): {_START[kind]}, or set {VARIABLES[kind]}"
+    problem = _ping(path)
     return (
         None
         if problem is None

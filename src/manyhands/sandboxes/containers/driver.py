@@ -78,7 +78,7 @@ class ContainerDriver:
         return self._kind
 
     def unavailable(self) -> str | None:
-        return unreachable(self._kind)
+        return unreachable(self._kind, self._client.address)
 
     def why_not_entered(self) -> str | None:
         if can_enter_worlds(self._client.address):
@@ -201,7 +201,10 @@ class ContainerDriver:
                 raise
 
     async def snapshot(self, world: str, labels: Mapping[str, str]) -> str:
-        """Without a pause: the caller sees to it that nothing changes meanwhile."""
+        """Without a pause: the caller sees to it that nothing changes meanwhile. Not for images that declare volumes: what is in them
+        belongs to no snapshot."""
+        if await self._has_volumes(world):
+            raise self._client.lost("keep a container's files", "what its image declares as volumes would be left out")
         word = _plain_word if await self._client.is_podman() else _quoted_word
         changes = [f"LABEL {word(name)}={word(value)}" for name, value in labels.items()]
         async with self._client.calls("keep a container's files", seconds=SNAPSHOT_SECONDS) as docker:
@@ -354,6 +357,11 @@ class ContainerDriver:
             state: Mapping[str, Any] = (await docker.containers.container(world).show())["State"]
             return state
 
+    async def _has_volumes(self, world: str) -> bool:
+        async with self._client.calls("look for a container") as docker:
+            mounts = (await docker.containers.container(world).show()).get("Mounts") or ()
+        return any(each.get("Type") == "volume" for each in mounts)
+
     async def _known_labels(self, world: str) -> Mapping[str, str]:
         if world not in self._labels:
             async with self._client.calls("look for a container") as docker:
@@ -469,7 +477,8 @@ def _only_file(archive: bytes) -> str:
 
 
 def _bytes_below(folder: str) -> int | None:
-    """What the files in a folder take on the disk; None if it can't be counted in time."""
+    """What the files in a folder take on the disk, or would take in a snapshot, where holes are filled; None if it can't be counted in
+    time."""
     total, deadline = 0, time.monotonic() + _SIZE_SECONDS
     folders = [folder]
     while folders:
@@ -480,7 +489,7 @@ def _bytes_below(folder: str) -> int | None:
                 for entry in entries:
                     with suppress(FileNotFoundError):
                         about = entry.stat(follow_symlinks=False)
-                        total += about.st_blocks * 512
+                        total += max(about.st_blocks * 512, about.st_size if stat.S_ISREG(about.st_mode) else 0)
                         if stat.S_ISDIR(about.st_mode):
                             folders.append(entry.path)
         except FileNotFoundError:

@@ -8,6 +8,7 @@ import posixpath
 import re
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,7 +79,8 @@ class RemoteBackend:
         found: list[str] = []
         for world in await self.driver.listed({RUN: ""}):
             if world.running and f"{world.labels[RUN]}.".startswith(f"{run_id}."):
-                found += await _command_lines(self.driver, world.id)
+                with suppress(ItemError):  # it ended meanwhile
+                    found += await _command_lines(self.driver, world.id)
         return found
 
     async def close(self) -> None:
