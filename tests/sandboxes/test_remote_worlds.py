@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import secrets
 import signal
 import sys
+import tarfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -196,6 +198,7 @@ async def test_a_world_stopped_under_us_is_started_again(driver: FakeDriver, tmp
         == "/tmp\nkept\nkept\n0"
     )
     await driver.control(kill=world_of(tmp_path / "box"))
+    await asyncio.sleep(0.5)
     assert await sandbox.read_file("file") == b"kept\n"
     await sandbox.close()
 
@@ -390,7 +393,7 @@ async def test_an_image_with_only_a_plain_shell(driver: FakeDriver, tmp_path: Pa
     await sandbox.begin_step("main/1")
     await sandbox.close()
     again = await made(driver, tmp_path / "box", run_id, image="small")
-    assert await again.reattach(False, "main/1")
+    assert await again.reattach(False, "main/1"), again.lost_because
     assert await said(again, "cat /workspace/file; pwd; echo $word") == "before\n/\nhi"
     await again.freeze()
     await again.thaw()
@@ -406,4 +409,12 @@ async def test_images_users_and_directories_that_are_not_there(driver: FakeDrive
     sandbox = await made(driver, tmp_path / "box", run_id, user="user", cwd="/tmp")
     assert await said(sandbox, "id -u; pwd; echo $HOME") == "1000\n/tmp\n/home/user"
     assert (await sandbox.run(["id", "-u"], timeout=5, user="root")).output == b"0\n"
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("file"), io.BytesIO())
+    packed.seek(0)
+    await sandbox.put(packed, "/tmp/mine")
+    assert await said(sandbox, "stat -c %u /tmp/mine/file") == "1000"
+    assert (await sandbox.run(["sleep", "30"], timeout=0.5, user="root")).timed_out
+    assert await said(sandbox, "ps ax | grep -c '[s]leep 30'") == "0"
     await sandbox.close()

@@ -10,7 +10,35 @@ processes that are killed to see what survives. Needs pytest with pytest-asyncio
 
 What the tests expect is said by further class variables:
 
-=====================  =================================================================================="""
+======================================================  ========================================================
+``isolates``                                            commands can't reach the host's files and network
+``image``                                               the image that all sandboxes are requested with
+``root_is_own``                                         the root file system is the sandbox's own
+``host_workspace``                                      the workspace is ``workspace/`` in the request's folder
+``home_is_workspace``                                   commands' home folder is the workspace
+``takes_projects``                                      a project of this machine can be shown inside
+``user``, ``capabilities``                              who runs commands, and their ``CapEff`` as a mask
+``has_bash``, ``has_python``                            whether the image has these programs
+``limits_memory``, ``limits_processes``                 whether these limits hold; None: as this machine's cgroups say
+``finds_hidden``                                        processes that hid from their shell are found; None: the same
+``ends_trees``                                          a time limit ends also processes in sessions of their own
+``other_user``                                          name and number of another user of the image
+``image_files``, ``image_path``, ``image_variables``    what the image holds: contents by path, ``PATH``, variables
+``quick``                                               names of tests; all others are marked ``slow``. None marks none
+======================================================  ========================================================
+
+A backend whose processes can't be seen on this machine has a coroutine ``processes(run_id)``, which gives the command lines of what runs in
+all of a run's sandboxes; ``RemoteBackend`` has one. If it has a coroutine ``close()``, that is called after each test. So the suite of a
+driver is::
+
+    class TestMyDriver(SandboxContract):
+        make_backend = "from my_package import MyDriver; from manyhands.sandboxes.remote.backend import RemoteBackend; " \\
+            "backend = RemoteBackend(MyDriver())"
+        image, root_is_own, host_workspace, home_is_workspace = "name", True, False, False
+        user, capabilities, finds_hidden, ends_trees = 0, 0x4FB, True, True
+
+Where what a killed owner left is ended by a sweep of yours, override ``swept``.
+"""
 
 from __future__ import annotations
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ClassVar
 
 import pytest
@@ -38,6 +39,16 @@ class CommandContract:
     limits_processes: ClassVar[bool | None] = None
     finds_hidden: ClassVar[bool | None] = None
     takes_projects: ClassVar[bool] = True
+
+    quick: ClassVar[Collection[str] | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.quick is None or "quick" not in cls.__dict__:
+            return
+        for name in dir(cls):
+            if name.startswith("test_") and name not in cls.quick and name not in cls.__dict__:
+                setattr(cls, name, _slow(getattr(cls, name)))
 
     @pytest.fixture
     async def backend(self) -> AsyncIterator[SandboxBackend]:
@@ -334,6 +345,14 @@ async def made(backend: SandboxBackend, request: SandboxRequest) -> AsyncIterato
         yield sandbox
     finally:
         await sandbox.close()
+
+
+def _slow(test: FunctionType) -> FunctionType:
+    """A copy of a test that is marked as slow; the test itself belongs to other classes, too."""
+    copy = FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__, test.__closure__)
+    copy.__kwdefaults__, copy.__annotations__, copy.__doc__ = test.__kwdefaults__, test.__annotations__, test.__doc__
+    copy.__dict__.update(test.__dict__)
+    return pytest.mark.slow(copy)
 
 
 async def shell(sandbox: Sandbox, command: str) -> ExecResult:

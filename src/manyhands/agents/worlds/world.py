@@ -203,4 +203,6 @@ class World:
             what = "the first step" if last is None else f"the recorded step {last}"
             raise self._context.new_attempt_needed(f"the sandbox folder is older than {what}")
         if not await sandbox.reattach(recorded, open_step):
-            raise self._context.new_attempt_needed("the sandbox could not be brought back to the last recorded step")
+            why = getattr(sandbox, "lost_because", None)  # only some kinds of sandboxes can say
+            reason = "the sandbox could not be brought back to the last recorded step"
+            raise self._context.new_attempt_needed(f"{reason}: {why}" if why else reason)

@@ -33,7 +33,22 @@ class Place:
     """The tag of all that runs in it, see ``scripts``."""
     own: set[int] = field(default_factory=set)
     """Ids of processes that belong to the world, or to us: what is not among them was started by commands."""
+    opening: int = 0
+    """How many commands of ours are being started whose processes are not known yet."""
+    opened: int = 0
+    """How many were, in all."""
     _used: int = 0
+
+    def open(self) -> None:
+        """A command of ours is about to be started."""
+        self.opening += 1
+        self.opened += 1
+
+    def note_open(self, pid: int | None) -> None:
+        """It has been, and this is its process; None if it could not be."""
+        self.opening -= 1
+        if pid is not None:
+            self.own.add(pid)
 
     def new_tag(self) -> int:
         """The soft tag of a further command."""
@@ -59,6 +74,7 @@ class OwnCommand:
         self.ended = asyncio.Event()
         """The command itself has ended, or nothing can be known of it any more."""
         self._pid: int | None = None
+        self._opening = False
         self._out = Marked(self._token, capture.feed, lambda words: self._note(words, 0))
         self._errors = Marked(self._token, lambda data: None, lambda words: self._note(words, 1))
         self._marks = [False, False]
@@ -74,15 +90,21 @@ class OwnCommand:
     ) -> None:
         """Raises ItemError."""
         place = self._place
-        await self.stream.open(
-            place.driver,
-            place.world.id,
-            place.command(scripts.OWN, str(self.tag), directory, *command),
-            output=self._out.feed,
-            errors=self._errors.feed,
-            environment={**place.environment, **(environment or {}), scripts.TOKEN_VARIABLE: self._token},
-            user=user,
-        )
+        place.open()
+        self._opening = True
+        try:
+            await self.stream.open(
+                place.driver,
+                place.world.id,
+                place.command(scripts.OWN, str(self.tag), directory, *command),
+                output=self._out.feed,
+                errors=self._errors.feed,
+                environment={**place.environment, **(environment or {}), scripts.TOKEN_VARIABLE: self._token},
+                user=user,
+            )
+        except BaseException:
+            self._note_open(None)
+            raise
         self._watching = asyncio.ensure_future(self._watch())
 
     async def wait(self, seconds: float) -> bool:
@@ -100,11 +122,18 @@ class OwnCommand:
             self._watching.cancel()
             await asyncio.wait([self._watching])
         await self.stream.close()
+        self._note_open(None)
         self._place.own.discard(self._pid or 0)
         self.ended.set()
 
+    def _note_open(self, pid: int | None) -> None:
+        if self._opening:
+            self._opening = False
+            self._place.note_open(pid)
+
     async def _watch(self) -> None:
         await self.stream.ended.wait()
+        self._note_open(None)
         if self.exit_code is None:
             self.exit_code = self.stream.exit_code
         self.ended.set()
@@ -112,7 +141,7 @@ class OwnCommand:
     def _note(self, words: list[str], which: int) -> None:
         if words[0] == "pid" and words[1:] and words[1].isdigit():
             self._pid = int(words[1][:9])
-            self._place.own.add(self._pid)
+            self._note_open(self._pid)
         elif words[0] == "end" and words[1:] and words[1].isdigit():
             self._marks[which] = True
             if which == 1:

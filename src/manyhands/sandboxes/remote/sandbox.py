@@ -107,8 +107,11 @@ class RemoteSandbox:
         return None if step is None else step.address
 
     async def make(self) -> None:
-        """Have a world. Raises ItemError."""
-        if self._notes.world is None:
+        """Have a world, unless there is one to be brought back. Raises ItemError."""
+        kept = self._notes.world
+        if kept is not None and not self._notes.begun and not await self._is_there(kept):
+            self._notes.note_world(None)
+        if self._notes.world is None and not self._notes.begun:
             await self._create(self._spec.image)
         if self._cwd is not None and self._notes.step is None:
             await self._prepare()
@@ -309,20 +312,20 @@ class RemoteSandbox:
         """Have the world running, and its service shell: somebody outside may have ended it. Raises ItemError."""
         async with self._preparing:
             self._check_open()
-            if self._service is not None and not self._service.broken and await self._answers():
-                return
+            if self._service is not None and not self._service.broken:
+                late = time.monotonic() - self._answered > _PROBED_AFTER
+                if not late or await self._answers(self._service):
+                    return
             if self._service is not None:
                 await self._end_inside()
                 self._restarts += 1
             await self._start()
 
-    async def _answers(self) -> bool:
-        """Whether the service shell answers, as far as that is known from a moment ago."""
-        if time.monotonic() - self._answered > _PROBED_AFTER:
-            try:
-                await self._running_service.inner(":", timeout=_PROBE)
-            except ItemError:
-                return False
+    async def _answers(self, service: Service) -> bool:
+        try:
+            await service.inner(":", timeout=_PROBE)
+        except ItemError:
+            return False
         self._answered = time.monotonic()
         return True
 
@@ -397,6 +400,8 @@ class RemoteSandbox:
             return result
         if result.exit_code == _KILLED and not service.broken:
             await asyncio.sleep(_TO_END)  # what is ended with the world ends a little before it
+            if not service.broken and not await self._answers(service):
+                service.give_up()
         if not service.broken:
             return result
         await self._prepare()
@@ -454,15 +459,19 @@ class RemoteSandbox:
         return self._state
 
     async def _new_shell(self) -> RemoteShell:
-        service = self._running_service
+        service, place = self._running_service, self._running_place
         shell = RemoteShell(
-            self._running_place,
+            place,
             self._shell_state.last,
             fallback=self._start_directory,
             end=service.end,
             alive=service.runs,
         )
-        await shell.start()
+        place.open()
+        try:
+            await shell.start()
+        finally:
+            place.note_open(shell.pid or None)
         return shell
 
     async def _has_bash(self) -> bool:
@@ -477,7 +486,8 @@ class RemoteSandbox:
 
     async def _note_liveness(self, processes: set[int] | None, *, jobs: bool = False) -> None:
         """Note whether anything runs that commands left behind. ``processes``: all that there are, if that is known."""
-        if self._closing is not None or self._service is None:
+        service = self._service
+        if self._closing is not None or service is None or service.broken:
             return
         if jobs or any(process.exit_code is None for process in self._background.values()):
             self._notes.note_live(True)
@@ -486,7 +496,12 @@ class RemoteSandbox:
         elif processes is not None and self._running_place.world.alone and processes <= self._running_place.own:
             self._notes.note_live(False)
         else:
-            self._notes.note_live(bool(await self._service.left()))
+            try:
+                left = bool(await service.left())
+            except ItemError:  # nothing is left in it
+                service.give_up()
+                left = False
+            self._notes.note_live(left)
 
     def _note_change(self) -> None:
         """The world is about to change. What tools do that only look is no change: once there are steps, only these count."""
@@ -547,13 +562,19 @@ class RemoteSandbox:
 
     async def _go_on(self, kept: KeptWorld) -> str | None:
         """Start the same world, in which nothing is to run any more."""
-        found = await self._driver.listed({FOLDER: self._spec.labels[FOLDER]})
-        if all(each.id != kept.world.id for each in found):
+        if not await self._is_there(kept):
             return "its world is gone"
         if not self._driver.ends_with_owner:
             await self._driver.stop(kept.world.id)
         await self._prepare()
         return None
+
+    async def _is_there(self, kept: KeptWorld) -> bool:
+        """Whether the engine has that very world."""
+        if kept.driver != self._driver.kind or kept.identity != await self._driver.identity():
+            return False
+        found = await self._driver.listed({FOLDER: self._spec.labels[FOLDER]})
+        return any(each.id == kept.world.id for each in found)
 
     async def _restore(self, kept: KeptWorld) -> None:
         """Make the world anew as it was at the checkpoint."""

@@ -78,7 +78,8 @@ if command -v setsid >/dev/null; then setsid=setsid; group=1; fi
 cat=; if command -v cat >/dev/null; then cat=1; fi
 mark() {{ printf '\\0%s %s\\0' {token} "$1"; printf '\\0%s %s\\0' {token} "$1" >&9; }}
 idle() {{ {{ printf '\\0%s idle %s' {token} "$1"; printf ' %s' /proc/[0-9]*; printf '\\0'; }} >&9; }}
-printf '\\0%s ready %s\\0' {token} $$ >&9
+while read -r key user rest; do [ "$key" = Uid: ] && break; done </proc/self/status
+printf '\\0%s ready %s %s\\0' {token} $$ "$user" >&9
 idle 0
 """
 _ALIVE = "case ${line##*) } in Z*|X*) continue ;; esac"

@@ -33,6 +33,7 @@ _IDLE = 0.05
 """Seconds that a shell may take to become idle after a request's end; what takes longer waits for what the request left behind."""
 _MAX_REPORT = 1 << 16
 _ROUNDS = 10
+_LOOKS, _LOOK_PAUSE = 50, 0.05
 _ORDER = 30.0
 
 
@@ -78,6 +79,7 @@ class _Slot:
         self.processes: set[int] | None = None
         """The ids of the processes of the world when it became idle last; None if that is not known."""
         self.pid = 0
+        self.user = 0
         self.free = True
 
     @property
@@ -111,7 +113,6 @@ class _Slot:
         except BaseException:
             await to_the_end(self.close())
             raise
-        self._place.own.add(self.pid)
 
     async def close(self) -> None:
         self.free = False
@@ -159,6 +160,7 @@ class _Slot:
         request = self._request
         if words[0] == "ready" and not self.pid and words[1:] and words[1].isdigit():
             self.pid = int(words[1][:9])
+            self.user = int(words[2][:9]) if words[2:] and words[2].isdigit() else 0
         if request is None or words[1:2] != [str(request.number)]:
             return
         if words[0] == "end":
@@ -180,23 +182,27 @@ class Service:
         self._place = place
         self._slots: list[_Slot] = []
         self._opening = 0
+        self._given_up = False
         self._owns: set[OwnCommand] = set()
         self.processes: set[int] | None = None
         """The ids of the processes of the world at the end of the last request; None if that is not known."""
+        self.user = 0
+        """The number of the user who runs commands."""
         self._stopped_ids: list[int] = []
         self.left_behind = False
         """Whether the last program left something that holds its output open."""
 
     @property
     def broken(self) -> bool:
-        """Whether a shell ended that nobody closed."""
-        return any(slot.ended.is_set() for slot in self._slots)
+        """Whether a shell ended that nobody closed, or what runs in the world can't be known any more."""
+        return self._given_up or any(slot.ended.is_set() for slot in self._slots)
 
     async def start(self) -> None:
         """Raises ItemError(SANDBOX_LOST)."""
         slot = await self._made()
         if self._place.world.alone and slot.processes is not None:
             self._place.own |= slot.processes
+        self.user = slot.user
         slot.free = True
 
     async def run(
@@ -332,8 +338,13 @@ class Service:
         try:
             await self._end(tag, first, grace)
         except ItemError:
-            with suppress(ItemError):  # then nothing can be known of it, and the next command says so
+            self.give_up()
+            with suppress(ItemError):  # whoever uses the world next learns what is wrong with it
                 await self._place.driver.stop(self._place.world.id)
+
+    def give_up(self) -> None:
+        """The world has ended, or has to be."""
+        self._given_up = True
 
     async def _end(self, tag: int, first: Sequence[int], grace: float) -> None:
         began = time.monotonic()
@@ -343,8 +354,14 @@ class Service:
             await asyncio.sleep(pause)
             pause = min(0.1, pause * 2)
             left = await self._signalled("0", tag)
-        if left:
-            await self._signalled("KILL", tag, rounds=_ROUNDS)
+        if not left:
+            return
+        left = await self._signalled("KILL", tag, rounds=_ROUNDS)
+        while left and time.monotonic() - began < grace + _LAST_MOMENTS:
+            await asyncio.sleep(0.02)
+            left = await self._signalled("KILL", tag)
+        if left:  # of another user's, as some are whom a program may run as
+            raise ItemError(Cause.SANDBOX_LOST, "processes can't be ended")
 
     async def runs(self, pid: int) -> bool:
         """Whether a process runs."""
@@ -366,6 +383,16 @@ class Service:
 
     async def left(self) -> set[int]:
         """What runs in the sandbox that is neither ours nor the world's."""
+        found: set[int] = set()
+        for _ in range(_LOOKS):
+            before = self._place.opened
+            found = await self._seen_left()
+            if not found or (self._place.opened == before and not self._place.opening):
+                break
+            await asyncio.sleep(_LOOK_PAUSE)  # what was found may be ours, and just be starting
+        return found
+
+    async def _seen_left(self) -> set[int]:
         slots = {slot.pid for slot in self._slots}
         return {
             pid
@@ -416,10 +443,12 @@ class Service:
         slot = _Slot(self._place)
         slot.free = False
         self._opening += 1
+        self._place.open()
         try:
             await slot.start()
         finally:
             self._opening -= 1
+            self._place.note_open(slot.pid or None)
         self._slots.append(slot)
         return slot
 

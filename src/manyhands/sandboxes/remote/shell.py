@@ -104,7 +104,6 @@ class RemoteShell:
         except BaseException:
             await to_the_end(self.close())
             raise
-        place.own.add(self._pid)
         self._output.sink = self._capture_output
 
     async def run(self, command: str, *, timeout: float, max_output: int) -> ExecResult:
