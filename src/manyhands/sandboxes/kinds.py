@@ -73,10 +73,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "docker": _ENGINE,
         "podman": _ENGINE,
         "ssh": Kind(driver="manyhands.sandboxes.services.ssh.driver:ssh_driver"),
+        "apptainer": Kind(driver="manyhands.sandboxes.services.apptainer:apptainer_driver", unpinned=True),
+        "modal": Kind(driver="manyhands.sandboxes.services.modal:modal_driver", unpinned=True, extra="modal"),
+        "daytona": Kind(driver="manyhands.sandboxes.services.daytona:daytona_driver", unpinned=True, extra="daytona"),
     }
 )
 """Our own."""
-_NOT_YET = ("apptainer", "singularity", "modal", "daytona")
 
 
 def kind_named(name: str) -> Kind:
@@ -85,8 +87,7 @@ def kind_named(name: str) -> Kind:
         return KINDS[name]
     entry = plugins(PLUGINS).get(name)
     if entry is None:
-        said = "not available yet in this version" if name in _NOT_YET else "unknown"
-        raise UserError(f"--sandbox {name}: {said} (choose one of: {', '.join(names())})")
+        raise UserError(f"--sandbox {name}: unknown (choose one of: {', '.join(names())})")
     try:
         found = entry.load()
     except Exception as error:  # the boundary to a plug-in's own code, which may raise anything

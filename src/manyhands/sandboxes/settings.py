@@ -72,7 +72,8 @@ class SandboxSettings(Settings):
     sandbox: Text = setting(
         "auto",
         "Where tools run: auto (items with a container image in docker or podman, others in bubblewrap), bubblewrap, docker, podman, "
-        "ssh (an account on another machine, unprotected), or local (this machine, unprotected).",
+        "ssh (an account on another machine, unprotected), local (this machine, unprotected), or apptainer, modal, daytona (not yet tried "
+        "against the real ones).",
         group=TOOLS,
         identity=True,
         value="KIND",
