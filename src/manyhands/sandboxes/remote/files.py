@@ -44,7 +44,11 @@ fi
 [ -d "$folder" ] || mkdir -p -- "$folder" || exit 1
 aside="$target.$2.tmp"
 trap 'rm -f -- "$aside"' EXIT
-if [ -e "$target" ]; then
+if [ ! -e "$target" ]; then :
+elif [ -O "$target" ]; then
+  : >"$aside" || exit 1
+  chmod --reference="$target" -- "$aside" 2>/dev/null || chmod "$(stat -c %a -- "$target")" "$aside" || exit 1
+else
   cp -p --attributes-only -- "$target" "$aside" 2>/dev/null || cp -p -- "$target" "$aside" || exit 1
 fi
 DATA >"$aside" || exit 1
