@@ -27,6 +27,7 @@ NAVIGATION = {
         "docs/tools",
         "docs/sandboxes",
         "docs/agents-on-a-repository",
+        "docs/swe-bench",
         "docs/harbor-tasks",
         "docs/reference/trajectory-files",
     ],

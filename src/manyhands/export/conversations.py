@@ -150,6 +150,9 @@ class Conversation:
     """The structured result that was handed in, or the answer that was graded."""
     version: str | None = None
     """Of this program, when it made the run; None for a conversation from elsewhere."""
+    collected: Mapping[str, Any] | None = None
+    """What the run's command gave in the end: ``output``, and ``problem`` if that is not to be relied on. The canonical record has no
+    place for it."""
     others: Sequence[Conversation] = ()
     """Conversations that took place for this one: those of its judges."""
 
@@ -238,7 +241,7 @@ class Conversation:
 _PLAIN = tuple(
     each.name
     for each in fields(Conversation)
-    if each.name not in ("turns", "tools", "prefill", "state", "scores", "usage", "source", "others")
+    if each.name not in ("turns", "tools", "prefill", "state", "scores", "usage", "source", "others", "collected")
 )
 
 

@@ -30,6 +30,7 @@ FORMATS: Mapping[str, str] = {
     "sharegpt": "manyhands.export.formats.sharegpt:ShareGpt",
     "verifiers": "manyhands.export.formats.verifiers:Verifiers",
     "atif": "manyhands.export.formats.atif:Atif",
+    "swebench": "manyhands.export.formats.swebench:SweBench",
     "hf-traces": "manyhands.export.formats.hf_traces:HfTraces",
     "parquet": "manyhands.export.formats.parquet:Parquet",
     "csv": "manyhands.export.formats.tables:Csv",

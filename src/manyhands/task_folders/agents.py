@@ -26,7 +26,7 @@ from manyhands.processes.templates import CommandTemplate
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.task_folders.contents import SOLUTION, SOLVE_SCRIPT, Task
 from manyhands.task_folders.settings import ORACLE
-from manyhands.task_folders.trial import AGENT_LOGS, SHELL, SOLUTION_INSIDE
+from manyhands.task_folders.trial import AGENT_LOGS, SHELL, SOLUTION_INSIDE, put_files
 from manyhands.task_folders.variables import resolved
 
 INSTRUCTION_FILE = f"{AGENT_LOGS}/instruction.md"
@@ -87,7 +87,7 @@ class TaskProgram:
         if self.command is None:
             if not task.solved:
                 raise ItemError(Cause.INVALID_INPUT, f"task {task.name} has no {SOLUTION}/{SOLVE_SCRIPT}")
-            await sandbox.put(await asyncio.to_thread(task.archive, SOLUTION), SOLUTION_INSIDE)
+            await put_files(sandbox, await asyncio.to_thread(task.archive, SOLUTION), SOLUTION_INSIDE, task)
             command = [*SHELL, _SOLVE, "sh", f"{SOLUTION_INSIDE}/{SOLVE_SCRIPT}"]
             variables = {"DEBIAN_FRONTEND": "noninteractive", **resolved(task.config.solution.env, self.environ)}
             result = await sandbox.run(command, timeout=limit, max_output=MAX_OUTPUT, environment=variables)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from manyhands.agents.worlds.recorded_commands import recorded_command
 from manyhands.agents.worlds.world import World
@@ -58,6 +58,7 @@ _CONTAINERLESS = ("bubblewrap", "local")
 _PREPARED = 'mkdir -p "$@" && chmod 777 "$@"'
 _VERIFY = '"$0" > "$1" 2>&1 < /dev/null'
 _IN_BASH = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
+_MOVE = 'mkdir -p "$2" && cp -R "$1"/. "$2"/ && rm -rf "$1"'
 _EXISTS = '[ -e "$1" ]'
 
 
@@ -115,7 +116,8 @@ class TaskTrial:
             await self._make_folders(sandbox)
             copied = self._copied_files()
             if copied is not None:
-                await sandbox.put(await asyncio.to_thread(self.task.archive, ENVIRONMENT, leave_out=copied), ".")
+                archive = await asyncio.to_thread(self.task.archive, ENVIRONMENT, leave_out=copied)
+                await put_files(sandbox, archive, ".", self.task)
             await self._check_health(sandbox, self.task.config.environment.healthcheck)
             return {"healthy": True}
 
@@ -244,7 +246,7 @@ class TaskTrial:
         await self._by_root(sandbox, ["rm", "-rf", "--", TEST_OUTPUT, *rewards])
         script = f"{TESTS_INSIDE}/{TEST_SCRIPT}"
         if task.own_tests:
-            await sandbox.put(await asyncio.to_thread(task.archive, TESTS), TESTS_INSIDE)
+            await put_files(sandbox, await asyncio.to_thread(task.archive, TESTS), TESTS_INSIDE, task)
         await self._by_root(sandbox, ["chmod", "+x", script])
         result = await sandbox.run(
             [*SHELL, _VERIFY, script, TEST_OUTPUT],
@@ -317,14 +319,28 @@ class TaskTrial:
         own = _user(self.task.config.verifier.user)
         if own is not None or self.task.config.verifier.separate or self.task.config.agent.user is None:
             return own
-        return self._root(sandbox)
-
-    def _root(self, sandbox: Sandbox) -> str | None:
-        """Who may do everything inside; None where there is nobody else than who runs commands."""
-        return None if sandbox.kind in _CONTAINERLESS else "root"
+        return _root(sandbox)
 
     async def _by_root(self, sandbox: Sandbox, command: Sequence[str]) -> ExecResult:
-        return await sandbox.run(command, timeout=_SECONDS, cwd="/", user=self._root(sandbox))
+        return await sandbox.run(command, timeout=_SECONDS, cwd="/", user=_root(sandbox))
+
+
+async def put_files(sandbox: Sandbox, archive: BinaryIO, path: str, task: Task) -> None:
+    """Unpack files of a task where its agent's user might not be able to. Raises ToolError."""
+    if task.config.agent.user is None or _root(sandbox) is None:
+        await sandbox.put(archive, path)
+        return
+    aside = f"/tmp/.{task.digest}"
+    await sandbox.put(archive, aside)
+    moving = [*SHELL, _MOVE, "sh", aside, path]
+    result = await sandbox.run(moving, timeout=_SECONDS, user="root")
+    if result.exit_code != 0:
+        raise ToolError(f"can't unpack into {path}: {_last_words(result.output)}")
+
+
+def _root(sandbox: Sandbox) -> str | None:
+    """Who may do everything inside; None where there is nobody else than who runs commands."""
+    return None if sandbox.kind in _CONTAINERLESS else "root"
 
 
 def kept_folder(run_folder: Path, context: Context) -> Path:

@@ -32,6 +32,8 @@ FILE is .jsonl, .json, .csv, .tsv, .parquet or .xlsx, - (standard input), or a H
 environment (OPENROUTER_API_KEY, …); --base_url URL takes another endpoint. The results are in data/, in a folder named like the file.
 {PROGRAM} --help lists all options."""
 _DATASET = "dataset_file"
+ALIASES = {"prompt_field": "prompt_column", "system_field": "system_column"}
+"""Other names of options."""
 
 
 def run(argv: list[str]) -> int:
@@ -39,7 +41,7 @@ def run(argv: list[str]) -> int:
     if not argv:
         print(SHORT_HELP, file=sys.stderr)
         return ExitCode.USAGE
-    line = parse(BatchSpec, argv, PROGRAM, positional=_DATASET)
+    line = parse(BatchSpec, [_present_name(word) for word in argv], PROGRAM, positional=_DATASET)
     if line.help:
         print(help_text(BatchSpec, PROGRAM, DESCRIPTION))
         return 0
@@ -52,6 +54,13 @@ def run(argv: list[str]) -> int:
         return short
     code: int = imported("manyhands.cli.batch.executing").execute_batch(make(BatchSpec, values, PROGRAM))
     return code
+
+
+def _present_name(word: str) -> str:
+    """A word of the command line, with another name of an option replaced by its own."""
+    name, sign, value = word.partition("=")
+    known = ALIASES.get(name.removeprefix("--").replace("-", "_")) if name.startswith("--") else None
+    return word if known is None else f"--{known}{sign}{value}"
 
 
 def _list_distributions(distributions_file: str | bool | None, mcp_config: str | bool | None) -> int:

@@ -258,7 +258,7 @@ def dataset_identity(options: BatchSpec, missing_images: Sequence[str] = ()) -> 
     chosen = [options.samples, options.max_samples, options.batch_size, options.keep_unknown_tools]
     later = (
         f"{name}={getattr(options, name)}"
-        for name in ("prompt_column", "system_column", "split", "image_field", "image_template")
+        for name in ("prompt_column", "system_column", "id_field", "split", "image_field", "image_template")
         if getattr(options, name)
     )
     missing = (f"missing={name}" for name in missing_images)

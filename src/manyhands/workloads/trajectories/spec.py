@@ -121,6 +121,13 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
         identity=True,
         value="NAME",
     )
+    id_field: OptionalText = setting(
+        None,
+        'Field (column) of the dataset that holds the rows\' ids (default: "id").',
+        group=SAMPLES,
+        identity=True,
+        value="NAME",
+    )
     system_column: OptionalText = setting(
         None,
         'Column (field) of the dataset that holds the system prompts of rows (default: "system").',
@@ -230,6 +237,7 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
             "with_chat": with_chat,
             "prompt_column": self.prompt_column,
             "system_column": self.system_column,
+            "id_field": self.id_field,
             "split": self.split,
             "reading": self.reading,
             "skip_invalid": self.skip_invalid,

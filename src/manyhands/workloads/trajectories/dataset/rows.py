@@ -44,7 +44,8 @@ from manyhands.workloads.trajectories.dataset.task_rows import (
     tasks_in_order,
 )
 
-PLAIN_FIELDS = frozenset((PROMPT, *FIELDS, "cwd", "id"))
+ID = "id"
+PLAIN_FIELDS = frozenset((PROMPT, *FIELDS, "cwd", ID))
 """Fields with a meaning in runs of earlier versions."""
 KNOWN_FIELDS = PLAIN_FIELDS | frozenset(CHAT_FIELDS)
 """Fields with a meaning here. All others are carried to the output as ``metadata.source``."""
@@ -194,6 +195,8 @@ class HowRead(TypedDict, total=False):
     """The field that holds the prompts; by default ``prompt``."""
     system_column: str | None
     """The field that holds the rows' own system prompts; by default ``system``."""
+    id_field: str | None
+    """The field that holds the rows' ids; by default ``id``."""
     split: str | None
     """Of a Hugging Face dataset with several."""
     reading: Mapping[str, Any]
@@ -224,6 +227,7 @@ def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow
         how.get("prompt_column") or PROMPT,
         how.get("system_column") or SYSTEM,
         with_chat=how.get("with_chat", True),
+        id=how.get("id_field") or ID,
         images=how.get("row_images", RowImages()),
         missing_images=frozenset(how.get("missing_images", ())),
         world=how.get("world", RowFields()),
@@ -339,6 +343,7 @@ class _Fields:
     prompt: str
     system: str
     with_chat: bool
+    id: str
     images: RowImages
     missing_images: frozenset[str]
     world: RowFields
@@ -346,7 +351,7 @@ class _Fields:
 
     @property
     def known(self) -> frozenset[str]:
-        plain = PLAIN_FIELDS - set(FIELDS) | set(self.images.fields)
+        plain = PLAIN_FIELDS - {*FIELDS, ID} | {*self.images.fields, self.id}
         if not self.with_chat:
             return plain
         return plain - {PROMPT} | set(CHAT_FIELDS) - {SYSTEM} | {self.prompt, self.system} | self.world.names
@@ -422,7 +427,7 @@ def _parse(number: int, value: Json, fields: _Fields) -> Row:
         prompt=prompt,
         image=fields.image(value),
         cwd=_optional_text(value, "cwd"),
-        id=_id(value.get("id")),
+        id=_id(value, fields.id),
         source={name: part for name, part in value.items() if name not in known},
         system=chat.system,
         messages=messages,
@@ -475,14 +480,17 @@ def _optional_text(value: dict[str, Any], name: str) -> str | None:
     return _usable(name, text.strip()) or None
 
 
-def _id(value: Json) -> str | None:
+def _id(row: dict[str, Any], name: str) -> str | None:
+    value = row.get(name)
     if value is None or value == "":
+        if name != ID:
+            raise _Invalid(f'no "{name}" field')
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise _Invalid(f'"id" is {kind_of(value)}, expected text or a whole number')
-    text = _usable("id", str(value).strip())
+        raise _Invalid(f'"{name}" is {kind_of(value)}, expected text or a whole number')
+    text = _usable(name, str(value).strip())
     if not text:
-        raise _Invalid('"id" is empty')
+        raise _Invalid(f'"{name}" is empty')
     return text
 
 

@@ -43,6 +43,7 @@ class TrajectoryConversations(ConversationSource):
         found.prompt_key = content_key([payload.prompt, payload.system, list(payload.messages)])
         found.model, found.seed = record.get("model", options.model), record.get("seed")
         found.stop_reason = record.get("stop_reason")
+        found.collected = record.get("collected")
         _graded(found, record.get(GRADE))
         if ADOPTED in record:
             if record[ADOPTED] is None:

@@ -1,0 +1,75 @@
+"""Tasks with images and Dockerfiles, on a real engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.batches import read_lines, run_command
+from tests.support.engines import Engine
+from tests.support.made_tasks import make_task, twenty_tasks
+
+USUAL = ("--batch_size=10", "--run_name=r", "--executor=local", "--concurrency=4", "--quiet", "--unenforced_limits")
+PROGRAM = "--agent_command=touch done"
+
+
+@pytest.fixture
+def on_docker(docker_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    for name, value in docker_engine.environment.items():
+        monkeypatch.setenv(name, value)
+    return docker_engine
+
+
+def left_over(engine: Engine) -> list[str]:
+    """The containers of runs that are there."""
+    return engine.client("ps", "-a", "-q", "--filter", "label=manyhands.run").split()
+
+
+def test_a_dockerfile_is_built_before_the_run_and_leaves_its_log_there(on_docker: Engine, tmp_path: Path) -> None:
+    make_task(
+        tmp_path / "tasks/a",
+        files={"environment/Dockerfile": f"FROM {on_docker.full}\nRUN echo built > /built.txt\n"},
+        test="#!/bin/bash\ncat /built.txt; echo 1 > /logs/verifier/reward.txt\n",
+    )
+    ran = run_command(tmp_path, "batch", "--dataset_file=tasks", PROGRAM, *USUAL)
+    assert ran.code == 0, ran.err
+    (line,) = read_lines(tmp_path / "data/r/trajectories.jsonl")
+    assert line["metadata"]["score"] == 1.0
+    (log,) = (tmp_path / "data/r/builds").iterdir()
+    assert "built.txt" in log.read_text()
+    assert (tmp_path / "data/r/artifacts/1-1/logs/verifier/test-stdout.txt").read_text() == "built\n"
+    assert left_over(on_docker) == []
+
+
+def test_a_dockerfile_that_does_not_build_is_refused_in_one_line_or_skipped(on_docker: Engine, tmp_path: Path) -> None:
+    broken = {"environment/Dockerfile": f"FROM {on_docker.full}\nRUN echo no good; exit 3\n"}
+    make_task(tmp_path / "tasks/broken", files=broken)
+    make_task(tmp_path / "tasks/good", toml=f'[environment]\ndocker_image = "{on_docker.full}"\n')
+    refused = run_command(tmp_path, "batch", "--dataset_file=tasks", PROGRAM, *USUAL)
+    assert refused.code == 2
+    assert "task broken: " in refused.err
+    assert "does not build" in refused.err
+    assert not (tmp_path / "data").exists()
+    skipped = run_command(tmp_path, "batch", "--dataset_file=tasks", PROGRAM, *USUAL, "--skip_invalid")
+    assert skipped.code == 0, skipped.err
+    assert len(read_lines(tmp_path / "data/r/trajectories.jsonl")) == 1
+    (failure,) = read_lines(tmp_path / "data/r/failures.jsonl")
+    assert "does not build" in json.dumps(failure)
+
+
+@pytest.mark.slow
+def test_twenty_tasks_come_to_what_their_verifiers_say(on_docker: Engine, tmp_path: Path) -> None:
+    wanted = twenty_tasks(tmp_path / "tasks", on_docker.full, "tester")
+    assert len(wanted) == 20
+    ran = run_command(tmp_path, "batch", "--dataset_file=tasks", "--agent=oracle", *USUAL)
+    found: dict[str, object] = {}
+    for line in read_lines(tmp_path / "data/r/trajectories.jsonl"):
+        found[json.loads(line["metadata"]["source"])["task"]] = json.loads(line["metadata"]["rewards"])
+    errors = {each["source"]["task"]: each["message"] for each in read_lines(tmp_path / "data/r/failures.jsonl")}
+    for name, outcome in wanted.items():
+        if isinstance(outcome, str):
+            assert outcome in errors.get(name, ""), (name, errors.get(name), found.get(name))
+        else:
+            assert found.get(name) == outcome, (name, errors.get(name), ran.err)
