@@ -146,6 +146,7 @@ class Furnished:
         for command in commands:
             check = must_succeed("the setup command")
             await recorded_command(scope, world, command, timeout=self.run.timeout, max_output=20_000, check=check)
+        await world.end_step()  # a model is called next, beside which there is time to remember this
 
     async def collect(self, context: Context, world: World) -> CommandRecord | None:
         """What the run's command gives at the end; None if there is none. That it failed is part of the record."""
