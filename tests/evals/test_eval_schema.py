@@ -158,6 +158,8 @@ VALUES: dict[str, Any] = {
     "model_reasoning_effort": "low",
     "tools": "read,bash",
     "thinking": "low",
+    "container_env": {"A": "b", "C": None},
+    "workspace": "w",
 }
 
 
