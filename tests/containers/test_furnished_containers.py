@@ -51,14 +51,14 @@ def test_the_same_command_line_serves_containers(folder: BatchFolder, docker_eng
 def test_a_tests_workspace_goes_into_the_container_and_comes_back(folder: BatchFolder, docker_engine: Engine) -> None:
     with ServerThread(reply) as server:
         target = {
-            **{
-                "name": "agent",
-                "provider": "agent",
-                "model": "m",
-                "base_url": server.base_url,
-                "toolsets": ["terminal"],
-            },
-            **{"sandbox": "docker", "image": docker_engine.full, "collect": "cat log"},
+            "name": "agent",
+            "provider": "agent",
+            "model": "m",
+            "base_url": server.base_url,
+            "toolsets": ["terminal"],
+            "sandbox": "docker",
+            "image": docker_engine.full,
+            "collect": "cat log",
         }
         test = {"id": "one", "input": "Work.", "assert": [{"type": "regex", "value": "Done"}]}
         suite = {"targets": [target], "workspace": {"template": "template"}, "tests": [test]}
