@@ -11,7 +11,7 @@ from manyhands.cli.worlds.engines import add_kinds, asked_engines
 from manyhands.core.text import json_text
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.sandboxes.remote.driver import Driver
-from manyhands.sandboxes.worlds.keeping import Kept, shown_size
+from manyhands.sandboxes.worlds.keeping import Kept, shown_size, size_of
 
 _HEADINGS = ("run", "item", "attempt", "kind", "state", "size", "run folder")
 
@@ -41,14 +41,13 @@ async def _rows(kinds: Sequence[str] | None) -> list[dict[str, Any]]:
 async def _row(driver: Driver, kept: Kept) -> dict[str, Any]:
     folder, name = kept.attempt or (None, "")
     item, _, attempt = name.partition("-")
-    size = await driver.size(kept.listed.id) if kept.listed.size is None else kept.listed.size
     return {
         "run": None if folder is None else folder.name,
         "item": int(item) if item.isdecimal() else None,
         "attempt": int(attempt) if attempt.isdecimal() else None,
         "kind": driver.kind,
         "state": "running" if kept.listed.running else "stopped",
-        "size": size,
+        "size": await size_of(driver, kept.listed),
         "folder": None if folder is None else str(folder),
         "gone": folder is None or not folder.is_dir(),
         "run_id": kept.run_id,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.commands.shell_state import ShellState
-from manyhands.sandboxes.remote.driver import FOLDER, Driver, World
+from manyhands.sandboxes.remote.driver import FOLDER, RUN, Driver, World
 
 _WORLD, _STEP, _LIVE = "world.json", "open_step", "live"
 _SECONDS = 120.0
@@ -76,6 +77,12 @@ def read_world(folder: Path) -> KeptWorld | None:
         return None
 
 
+def is_of_copy(kept: KeptWorld, folder: Path) -> bool:
+    """Whether a world belongs to the folder that this one was copied from, and not to this one. A folder that was moved keeps its world."""
+    made_in = Path(kept.labels[FOLDER])
+    return made_in != folder.resolve() and made_in.exists()
+
+
 async def discard_world(folder: Path, driver: Driver) -> None:
     """Remove the world that belongs to an attempt's folder, whatever state it is in, with its snapshots. Does nothing if there is none.
     The folder stays. Raises ItemError(SANDBOX_LOST) if the engine does not answer."""
@@ -84,20 +91,25 @@ async def discard_world(folder: Path, driver: Driver) -> None:
         return
     try:
         async with asyncio.timeout(_SECONDS):
-            if kept.identity == await driver.identity():
-                await _discard(kept, driver)
+            if not is_of_copy(kept, folder) and kept.identity == await driver.identity():
+                await _discard(kept, driver, folder)
     except TimeoutError as error:
         raise ItemError(Cause.SANDBOX_LOST, f"{driver.kind}: a world could not be removed in time") from error
     (folder / _WORLD).unlink(missing_ok=True)
 
 
-async def _discard(kept: KeptWorld, driver: Driver) -> None:
+async def _discard(kept: KeptWorld, driver: Driver, folder: Path) -> None:
+    """Also what later sessions made of it, whose mark of the run is another one, and whose folder, if that was moved."""
     await driver.delete(kept.world.id)
-    for found in await driver.listed({FOLDER: kept.labels[FOLDER]}):
-        if found.snapshot:
-            await driver.delete_snapshot(found.id)
-        else:
-            await driver.delete(found.id)
+    for place in dict.fromkeys((kept.labels[FOLDER], str(folder.resolve()))):
+        found = await driver.listed({RUN: "", FOLDER: place})
+        own = [each for each in found if _run_id(each.labels) == _run_id(kept.labels)]
+        for each in sorted(own, key=lambda each: each.snapshot):  # a world goes before the snapshot that it is made of
+            await (driver.delete_snapshot if each.snapshot else driver.delete)(each.id)
+
+
+def _run_id(labels: Mapping[str, str]) -> str:
+    return labels[RUN].partition(".")[0]
 
 
 class Notes:

@@ -27,7 +27,7 @@ from manyhands.sandboxes.remote import files, scripts
 from manyhands.sandboxes.remote.background import KEPT_OUTPUT, RemoteBackground
 from manyhands.sandboxes.remote.disk import WorldWatch
 from manyhands.sandboxes.remote.driver import FOLDER, Driver, Enterable, World, WorldOptions, WorldSpec
-from manyhands.sandboxes.remote.kept import KeptWorld, Notes, OpenStep
+from manyhands.sandboxes.remote.kept import KeptWorld, Notes, OpenStep, is_of_copy
 from manyhands.sandboxes.remote.place import Place
 from manyhands.sandboxes.remote.service import Service
 from manyhands.sandboxes.remote.shell import RemoteShell
@@ -552,6 +552,8 @@ class RemoteSandbox:
             return "it belongs to another step"
         if kept.driver != self._driver.kind or kept.identity != await self._driver.identity():
             return f"its world is at another engine, or the machine was started anew ({kept.driver})"
+        if is_of_copy(kept, Path(self._spec.labels[FOLDER])):
+            return "its world belongs to the folder that this one was copied from"
         if recorded:
             return await self._go_on(kept)
         if not step.complete:
@@ -573,7 +575,7 @@ class RemoteSandbox:
         """Whether the engine has that very world."""
         if kept.driver != self._driver.kind or kept.identity != await self._driver.identity():
             return False
-        found = await self._driver.listed({FOLDER: self._spec.labels[FOLDER]})
+        found = await self._driver.listed({FOLDER: kept.labels[FOLDER]})
         return any(each.id == kept.world.id for each in found)
 
     async def _restore(self, kept: KeptWorld) -> None:

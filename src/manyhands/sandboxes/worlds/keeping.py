@@ -65,6 +65,16 @@ async def kept_by(driver: Driver) -> list[Kept]:
     ]
 
 
+async def size_of(driver: Driver, listed: Listed) -> int | None:
+    """The size of a world in bytes; None if it is not known, as of one that is just being removed."""
+    if listed.size is not None:
+        return listed.size
+    try:
+        return await driver.size(listed.id)
+    except ItemError:
+        return None
+
+
 async def removed(driver: Driver, kept: Iterable[Kept]) -> int:
     """Remove worlds and snapshots; how many worlds these were. Raises ItemError if the driver does not answer."""
     everything = list(kept)
@@ -123,7 +133,7 @@ class RunWorlds:
             try:
                 driver = self._driver(kind)
                 own = [each.listed for each in await self._own(driver) if not each.listed.snapshot]
-                sizes = [await driver.size(each.id) if each.size is None else each.size for each in own]
+                sizes = [await size_of(driver, each) for each in own]
             except (ItemError, UserError):
                 continue
             worlds += own
