@@ -50,3 +50,11 @@ if os.getuid() == 0:  # an ordinary user has performed all others as one
         passed = re.search(r"(\d+) passed", ended.stdout)
         assert passed is not None
         assert int(passed[1]) >= least
+
+    @pytest.mark.slow
+    def test_images_hold_for_an_ordinary_user(user: OrdinaryUser) -> None:
+        ended = user.tests("tests/sandboxes/test_image_worlds.py", "tests/sandboxes/test_image_extraction.py")
+        assert ended.returncode == 0, ended.stdout[-20_000:]
+        passed = re.search(r"(\d+) passed", ended.stdout)
+        assert passed is not None
+        assert int(passed[1]) >= 25
