@@ -253,6 +253,28 @@ async def test_another_engine_or_start_of_the_machine(driver: FakeDriver, tmp_pa
     await again.close()
 
 
+async def test_durable_worlds_go_on_from_their_checkpoints(driver: FakeDriver, tmp_path: Path, run_id: str) -> None:
+    durable = WorldOptions(durable=True)
+    for recorded, expected in ((True, "2"), (False, "1")):
+        folder = tmp_path / f"box-{recorded}"
+        sandbox = await made(driver, folder, run_id, options=durable)
+        await said(sandbox, "echo 1 >file")
+        await sandbox.begin_step("main/1")
+        await said(sandbox, "echo 2 >file")
+        if recorded:
+            (before,) = await snapshots(driver, folder)
+            await sandbox.end_step()
+            async with asyncio.timeout(20):
+                while await snapshots(driver, folder) in ([], [before]) or len(await snapshots(driver, folder)) > 1:
+                    await asyncio.sleep(0.05)
+        await sandbox.close()
+        await driver.control(identity=True)
+        again = await made(driver, folder, run_id, options=durable)
+        assert await again.reattach(recorded, "main/1"), again.lost_because
+        assert await said(again, "cat file") == expected
+        await again.close()
+
+
 async def test_what_outlived_its_owner_is_ended_before_a_world_goes_on(
     tmp_path: Path, run_id: str, driver: FakeDriver
 ) -> None:

@@ -128,7 +128,7 @@ class Driver(Protocol):
 
     async def identity(self) -> str:
         """What tells this engine or service, and a start of its machine, from others: worlds of another identity can't be trusted. For an
-        engine on this machine its id and the machine's boot id."""
+        engine on this machine its id and, as the last word, the machine's boot id."""
         ...
 
     async def unenforced(self) -> tuple[str, ...]:

@@ -46,6 +46,8 @@ class KeptWorld:
     """The checkpoint; None: the image itself is the world before the first change."""
     shell: ShellState | None = None
     """The shell's state that belongs to the snapshot."""
+    after: str | None = None
+    """The address of the last step begun before the snapshot was taken; None before the first."""
     base: str | None = None
     """The snapshot that the world itself was made of."""
 

@@ -305,7 +305,7 @@ class RemoteSandbox:
         world = await self._driver.create(replace(self._spec, image=image))
         kept = KeptWorld(self._driver.kind, identity, world, self._spec.name, dict(self._spec.labels), self._spec.image)
         if before is not None:
-            kept = replace(kept, snapshot=before.snapshot, shell=before.shell, base=before.snapshot)
+            kept = replace(kept, snapshot=before.snapshot, shell=before.shell, after=before.after, base=before.snapshot)
         self._notes.note_world(kept)
 
     async def _prepare(self) -> None:
@@ -533,11 +533,17 @@ class RemoteSandbox:
         except (ItemError, TimeoutError):  # then it is not there, and the next step is only marked
             return
         self._dear = time.monotonic() - began > _DEAR
-        self._notes.note_world(replace(kept, snapshot=snapshot, shell=state))
+        await self._sync()  # before it takes the former one's place, and after that
+        self._notes.note_world(replace(kept, snapshot=snapshot, shell=state, after=self.open_step))
+        await self._sync()
         self._changed = False
         if kept.snapshot not in (None, kept.base):
             with suppress(ItemError):  # removed with the item
                 await self._driver.delete_snapshot(kept.snapshot)
+
+    async def _sync(self) -> None:
+        if self._options.durable:
+            await asyncio.to_thread(os.sync)
 
     async def _lost_because(self, recorded: bool, address: str) -> str | None:
         """Bring the world back; why that can't be done, or None."""
@@ -550,30 +556,44 @@ class RemoteSandbox:
             return "its step is not known" if self._notes.begun else None
         if step.address != address:
             return "it belongs to another step"
-        if kept.driver != self._driver.kind or kept.identity != await self._driver.identity():
+        identity = await self._driver.identity()
+        same = kept.driver == self._driver.kind and kept.identity == identity
+        if not same and not (kept.driver == self._driver.kind and self._outlasts(kept, identity)):
             return f"its world is at another engine, or the machine was started anew ({kept.driver})"
         if is_of_copy(kept, Path(self._spec.labels[FOLDER])):
             return "its world belongs to the folder that this one was copied from"
-        if recorded:
-            return await self._go_on(kept)
-        if not step.complete:
+        if recorded and same and await self._is_there(kept):
+            await self._go_on(kept)
+            return None
+        if recorded and (kept.snapshot is None or kept.after != address):
+            return "its world is gone"
+        if not recorded and not step.complete:
             return "its world was too large or too busy for a checkpoint"
         await self._driver.delete(kept.world.id)
         await self._restore(kept)
         return None
 
-    async def _go_on(self, kept: KeptWorld) -> str | None:
+    def _outlasts(self, kept: KeptWorld, identity: str) -> bool:
+        """Whether its checkpoint can be trusted although the machine was started anew: identities end with the start."""
+        engine = kept.identity.rpartition(" ")[0]
+        return (
+            self._options.durable
+            and bool(engine)
+            and engine == identity.rpartition(" ")[0]
+            and kept.snapshot is not None
+        )
+
+    async def _go_on(self, kept: KeptWorld) -> None:
         """Start the same world, in which nothing is to run any more."""
-        if not await self._is_there(kept):
-            return "its world is gone"
         if not self._driver.ends_with_owner:
             await self._driver.stop(kept.world.id)
         await self._prepare()
-        return None
 
     async def _is_there(self, kept: KeptWorld) -> bool:
         """Whether the engine has that very world."""
         if kept.driver != self._driver.kind or kept.identity != await self._driver.identity():
+            return False
+        if is_of_copy(kept, Path(self._spec.labels[FOLDER])):
             return False
         found = await self._driver.listed({FOLDER: kept.labels[FOLDER]})
         return any(each.id == kept.world.id for each in found)

@@ -69,7 +69,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._identity = secrets.token_hex(8)
+        self._identity = f"fake {secrets.token_hex(8)}"
         self._worlds: dict[str, KeptWorld] = {}
         self._snapshots: dict[str, dict[str, Any]] = {}
         self._owners: dict[str, int] = {}
@@ -134,7 +134,7 @@ class Service:
     async def _control(self, request: web.Request) -> web.Response:
         order = await request.json()
         if order.pop("identity", None):
-            self._identity = secrets.token_hex(8)
+            self._identity = f"fake {secrets.token_hex(8)}"
         killed = order.pop("kill", None)
         if killed is not None:
             await self._end(self._worlds[killed])
