@@ -26,6 +26,7 @@ NAVIGATION = {
         "docs/trajectories",
         "docs/tools",
         "docs/sandboxes",
+        "docs/containers",
         "docs/agents-on-a-repository",
         "docs/swe-bench",
         "docs/harbor-tasks",
