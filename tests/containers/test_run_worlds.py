@@ -104,19 +104,25 @@ class Work:
             time.sleep(0.05)
 
 
-@pytest.fixture
-def work(tmp_path: Path, docker_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
-    for name, value in docker_engine.environment.items():
+@contextmanager
+def _working(path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+    for name, value in engine.environment.items():
         monkeypatch.setenv(name, value)
     agent = Agent()
     with ServerThread(agent) as server:
-        made = Work(tmp_path, docker_engine, server, agent)
+        made = Work(path, engine, server, agent)
         yield made
         agent.gate.set()
         for container in made.containers():
-            docker_engine.client("rm", "-f", container)
+            engine.client("rm", "-f", container)
         for image in made.snapshots():
-            docker_engine.client("rmi", "-f", image)
+            engine.client("rmi", "-f", image)
+
+
+@pytest.fixture
+def work(tmp_path: Path, docker_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+    with _working(tmp_path, docker_engine, monkeypatch) as made:
+        yield made
 
 
 def _rows(image: str | None, *prompts: str) -> list[dict[str, Any]]:
@@ -198,6 +204,21 @@ def test_ctrl_c_keeps_the_worlds_of_unfinished_items_and_counts_them(work: Work)
     assert (work.containers(), work.snapshots()) == ([], [])
 
 
+@pytest.mark.slow
+def test_where_docker_does_not_answer_items_with_an_image_are_podmans(
+    tmp_path: Path, podman_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    with _working(tmp_path, podman_engine, monkeypatch) as work:
+        look = "cat /root/made 2>/dev/null; touch /root/made; echo $(own-tool)"
+        rows = [*_rows(podman_engine.full, f"echo first >/root/made\n{look}", look), *_rows(None, "echo plain")]
+        work.folder.write_rows(rows)
+        work.batch()
+        assert [each.split() for each in work.answers()] == [["first", "own"], ["own"], ["plain"]]
+        assert (work.containers(), work.snapshots()) == ([], [])
+
+
+@pytest.mark.slow
 def test_worlds_of_runs_that_are_gone_are_pruned(work: Work) -> None:
     work.folder.write_rows(_rows(work.engine.full, "echo 1 >made"))
     work.batch("gone", "--keep_workspaces")
@@ -283,6 +304,7 @@ def test_sixteen_items_wait_for_one_pull(work: Work) -> None:
         work.engine.client("rmi", "-f", *work.engine.client("images", "-q", f"{registry.address}/waited").split())
 
 
+@pytest.mark.slow
 def test_a_tag_that_moves_between_start_and_resume(work: Work) -> None:
     reference = work.engine.pushed("moving:1", work.engine.bare)
     work.folder.write_rows(_rows(reference, "own-tool 2>/dev/null || echo bare"))

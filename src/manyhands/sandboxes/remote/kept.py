@@ -104,14 +104,14 @@ async def _discard(kept: KeptWorld, driver: Driver, folder: Path) -> None:
     """Also what later sessions made of it, whose mark of the run is another one, and whose folder, if that was moved."""
     await driver.delete(kept.world.id)
     for place in dict.fromkeys((kept.labels[FOLDER], str(folder.resolve()))):
-        found = await driver.listed({RUN: "", FOLDER: place})
+        found = await driver.listed({FOLDER: place})
         own = [each for each in found if _run_id(each.labels) == _run_id(kept.labels)]
         for each in sorted(own, key=lambda each: each.snapshot):  # a world goes before the snapshot that it is made of
             await (driver.delete_snapshot if each.snapshot else driver.delete)(each.id)
 
 
 def _run_id(labels: Mapping[str, str]) -> str:
-    return labels[RUN].partition(".")[0]
+    return labels.get(RUN, "").partition(".")[0]
 
 
 class Notes:
