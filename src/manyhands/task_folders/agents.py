@@ -26,7 +26,7 @@ from manyhands.processes.templates import CommandTemplate
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.task_folders.contents import SOLUTION, SOLVE_SCRIPT, Task
 from manyhands.task_folders.settings import ORACLE
-from manyhands.task_folders.trial import AGENT_LOGS, SHELL, SOLUTION_INSIDE, put_files
+from manyhands.task_folders.trial import AGENT_LOGS, SHELL, SOLUTION_INSIDE, put_files, root_of
 from manyhands.task_folders.variables import resolved
 
 INSTRUCTION_FILE = f"{AGENT_LOGS}/instruction.md"
@@ -36,7 +36,7 @@ MAX_OUTPUT = 4 << 20
 NO_LIMIT = 7 * 24 * 3600.0
 """Seconds for a program where nothing says how long it may take."""
 _IN_BASH = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
-_SOLVE = 'chmod +x "$1" 2>/dev/null; exec "$1" < /dev/null'
+_SOLVE = 'exec "$1" < /dev/null'
 
 
 def command_template(command: str) -> CommandTemplate:
@@ -88,7 +88,9 @@ class TaskProgram:
             if not task.solved:
                 raise ItemError(Cause.INVALID_INPUT, f"task {task.name} has no {SOLUTION}/{SOLVE_SCRIPT}")
             await put_files(sandbox, await asyncio.to_thread(task.archive, SOLUTION), SOLUTION_INSIDE, task)
-            command = [*SHELL, _SOLVE, "sh", f"{SOLUTION_INSIDE}/{SOLVE_SCRIPT}"]
+            script = f"{SOLUTION_INSIDE}/{SOLVE_SCRIPT}"
+            await sandbox.run(["chmod", "+x", script], timeout=60.0, user=root_of(sandbox))
+            command = [*SHELL, _SOLVE, "sh", script]
             variables = {"DEBIAN_FRONTEND": "noninteractive", **resolved(task.config.solution.env, self.environ)}
             result = await sandbox.run(command, timeout=limit, max_output=MAX_OUTPUT, environment=variables)
         else:

@@ -49,15 +49,8 @@ def _of_json(data: bytes) -> Rewards:
 def _check_number(name: str, value: Any) -> None:
     if not isinstance(value, (int, float)):
         raise NoReward(f"{REWARD_JSON}: {name!r:.80} is {value!r:.80}, not a number")
-    if not _is_finite(value):
+    if isinstance(value, float) and not isfinite(value):
         raise NoReward(f"{REWARD_JSON}: {name!r:.80} is {value!r:.80}, not a finite number")
-
-
-def _is_finite(value: float | int) -> bool:
-    try:
-        return isfinite(value)
-    except OverflowError:  # a whole number that no floating-point number is as large as
-        return False
 
 
 def _of_text(data: bytes) -> float:

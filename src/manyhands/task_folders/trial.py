@@ -58,7 +58,7 @@ _CONTAINERLESS = ("bubblewrap", "local")
 _PREPARED = 'mkdir -p "$@" && chmod 777 "$@"'
 _VERIFY = '"$0" > "$1" 2>&1 < /dev/null'
 _IN_BASH = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
-_MOVE = 'mkdir -p "$2" && cp -R "$1"/. "$2"/ && rm -rf "$1"'
+_MOVE = 'mkdir -p "$2" && cp -R "$1"/. "$2"/'
 _EXISTS = '[ -e "$1" ]'
 
 
@@ -319,15 +319,15 @@ class TaskTrial:
         own = _user(self.task.config.verifier.user)
         if own is not None or self.task.config.verifier.separate or self.task.config.agent.user is None:
             return own
-        return _root(sandbox)
+        return root_of(sandbox)
 
     async def _by_root(self, sandbox: Sandbox, command: Sequence[str]) -> ExecResult:
-        return await sandbox.run(command, timeout=_SECONDS, cwd="/", user=_root(sandbox))
+        return await sandbox.run(command, timeout=_SECONDS, cwd="/", user=root_of(sandbox))
 
 
 async def put_files(sandbox: Sandbox, archive: BinaryIO, path: str, task: Task) -> None:
     """Unpack files of a task where its agent's user might not be able to. Raises ToolError."""
-    if task.config.agent.user is None or _root(sandbox) is None:
+    if task.config.agent.user is None or root_of(sandbox) is None:
         await sandbox.put(archive, path)
         return
     aside = f"/tmp/.{task.digest}"
@@ -336,9 +336,10 @@ async def put_files(sandbox: Sandbox, archive: BinaryIO, path: str, task: Task) 
     result = await sandbox.run(moving, timeout=_SECONDS, user="root")
     if result.exit_code != 0:
         raise ToolError(f"can't unpack into {path}: {_last_words(result.output)}")
+    await sandbox.run(["rm", "-rf", "--", aside], timeout=_SECONDS)
 
 
-def _root(sandbox: Sandbox) -> str | None:
+def root_of(sandbox: Sandbox) -> str | None:
     """Who may do everything inside; None where there is nobody else than who runs commands."""
     return None if sandbox.kind in _CONTAINERLESS else "root"
 
