@@ -245,3 +245,18 @@ async def test_what_a_crash_cuts_off_is_undone_and_done_again_as_a_whole(tmp_pat
     assert len(recorded) == 1
     assert await trial.run(command=command) == verified
     assert trial.context.performed == 0
+
+
+async def test_what_an_agent_leaves_as_artifacts_does_not_end_a_run_or_fill_the_disk(tmp_path: Path) -> None:
+    name = "d" * 200
+    deep = f"for i in $(seq 30); do mkdir {name} && cd {name} || exit; done; touch deepest"
+    links = "truncate -s 40M one; for i in $(seq 20); do ln one link$i; done"
+    folder = solved(tmp_path / "task", toml='artifacts = ["many", "deep"]\n', solve="")
+    trial = Trial(folder, tmp_path)
+    made = "mkdir -p many deep/er; (cd many; " + links + "); (cd deep/er; " + deep + "); echo hello > hello.txt"
+    verified = await trial.run(command=made)
+    assert verified.rewards == {"reward": 1.0}
+    kept = json.loads((trial.kept / "manifest.json").read_text())
+    assert [entry["source"] for entry in kept] == ["many", "deep"]
+    assert (kept[0]["bytes"], kept[0]["left_out"]) == (6 * (40 << 20), 1)
+    assert kept[1]["left_out"] > 0

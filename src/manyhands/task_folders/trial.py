@@ -12,21 +12,23 @@ import io
 import posixpath
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
+from manyhands.agents.worlds.archives import Entry, entries
 from manyhands.agents.worlds.recorded_commands import recorded_command
 from manyhands.agents.worlds.world import World
-from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.errors import ItemError, StorageError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, pretty
 from manyhands.core.redaction import KNOWN
 from manyhands.core.text import printable
 from manyhands.engine.contract import Context, Effect
-from manyhands.io.files import make_private, mask_secrets
+from manyhands.io.files import is_full, make_private, mask_secrets
 from manyhands.processes.children import ExecResult, to_the_end
 from manyhands.processes.strays import remove_tree
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
@@ -204,7 +206,7 @@ class TaskTrial:
         folder = kept_folder(self.run_folder, self.context)
         await asyncio.to_thread(_make_anew, folder)
         kept: list[dict[str, Any]] = []
-        claimed: list[str] = []
+        claimed = [MANIFEST]
         for artifact in self._artifacts():
             place = _kept_at(artifact)
             entry: dict[str, Any] = {"source": artifact.source, "destination": place}
@@ -229,14 +231,19 @@ class TaskTrial:
         return [Artifact(source=ARTIFACT_LOGS), *declared]
 
     async def _kept(self, sandbox: Sandbox, artifact: Artifact, place: Path) -> dict[str, Any] | None:
-        """Copy one to the host; what there is of it, None if there is nothing."""
-        with io.BytesIO() as archive:
+        """Copy one to the host; what there is of it, None if there is nothing. Raises StorageError."""
+        with tempfile.TemporaryFile(prefix="manyhands-") as archive:
             try:
                 await sandbox.get(artifact.source, archive, max_bytes=MAX_KEPT)
             except ToolError:
                 return None
             archive.seek(0)
-            return await asyncio.to_thread(_unpack, archive, place, artifact.exclude)
+            try:
+                return await asyncio.to_thread(_unpack, archive, place, artifact.exclude)
+            except tarfile.TarError:  # the sandbox's own program wrote it
+                return None
+            except OSError as error:
+                raise StorageError(f"can't keep {artifact.source} in {place}: {error.strerror}") from error
 
     async def _verified(self, sandbox: Sandbox) -> dict[str, Any]:
         """Put the tests there, run them, and read what they leave."""
@@ -374,39 +381,53 @@ def _overlap(first: str, second: str) -> bool:
     return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
 
 
-def _unpack(archive: io.BytesIO, place: Path, exclude: Sequence[str]) -> dict[str, Any] | None:
+def _unpack(archive: BinaryIO, place: Path, exclude: Sequence[str]) -> dict[str, Any] | None:
     """Unpack what ``Sandbox.get`` gave; what it is, None for an empty folder. Nobody knows who wrote it: of it only files and folders are
-    taken, with nothing of their modes but whether a file can be executed, and no link. Known secrets in files are masked."""
+    taken, up to ``MAX_KEPT`` bytes, with nothing of their modes but whether a file can be executed, and no link. Known secrets in files are
+    masked. Raises OSError if the disk is full, tarfile.TarError."""
     size = files = left_out = 0
     is_folder = False
-    with tarfile.open(fileobj=archive) as members:
-        for member in members:
-            _, _, below = member.name.strip("/").partition("/")
-            if not below and member.isdir():
-                is_folder = True
-                continue
-            parts = PurePosixPath(below).parts
-            if below and any(fnmatchcase(below, each) or fnmatchcase(parts[-1], each) for each in exclude):
-                continue
-            content = members.extractfile(member) if member.isreg() or member.islnk() else None
-            if ".." in parts or (content is None and not member.isdir()):
-                left_out += 1
-                continue
-            target = place.joinpath(*parts)
-            if content is None:
-                target.mkdir(parents=True, exist_ok=True)
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with content, target.open("wb") as stream:
-                shutil.copyfileobj(content, stream)
-            mask_secrets(target)
-            target.chmod(0o755 if member.mode & 0o100 else 0o644)
-            size += target.stat().st_size
+    for entry in entries(archive, max_bytes=MAX_KEPT):
+        if entry is None:
+            left_out += 1
+            continue
+        below = entry.parts[1:]
+        if not below and entry.member.isdir():
+            is_folder = True
+            continue
+        name = "/".join(below)
+        if below and any(fnmatchcase(name, each) or fnmatchcase(below[-1], each) for each in exclude):
+            continue
+        if entry.content is None and not entry.member.isdir():
+            left_out += 1
+            continue
+        try:
+            written = _unpacked(entry, place.joinpath(*below))
+        except OSError as error:
+            if is_full(error):
+                raise
+            left_out += 1  # a name that can't be there, or is there already as something else
+            continue
+        if written is not None:
+            size += written
             files += 1
     if is_folder and not place.exists():
         return None
     found = {"status": "ok", "type": "directory" if is_folder else "file", "files": files, "bytes": size}
     return {**found, **({"left_out": left_out} if left_out else {})}
+
+
+def _unpacked(entry: Entry, target: Path) -> int | None:
+    """The bytes of a file; None for a folder. Raises OSError."""
+    if entry.content is None:
+        target.mkdir(parents=True, exist_ok=True)
+        return None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with entry.content, target.open("wb") as stream:
+        shutil.copyfileobj(entry.content, stream)
+    mask_secrets(target)
+    target.chmod(0o755 if entry.member.mode & 0o100 else 0o644)
+    return target.stat().st_size
 
 
 def _packed(path: Path, name: str) -> io.BytesIO:

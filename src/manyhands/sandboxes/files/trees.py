@@ -15,8 +15,9 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 20
@@ -270,15 +271,17 @@ def open_regular(folder: int, name: str) -> int:
     return descriptor
 
 
-def replace_file(folder: int, name: str, data: bytes) -> None:
-    """Write a file of an open folder aside, then rename. An existing regular file's mode is kept; NotPlain if something else is there."""
+def replace_file(folder: int, name: str, data: bytes | BinaryIO) -> None:
+    """Write a file of an open folder aside, then rename. ``data``: or what gives it when it is read to its end. An existing regular file's
+    mode is kept; NotPlain if something else is there."""
     mode = _existing_mode(folder, name)
     aside = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(aside, flags, 0o666, dir_fd=folder)
     try:
         with open(descriptor, "wb", buffering=0) as file:
-            _write_all(file.fileno(), data)
+            for part in [data] if isinstance(data, bytes) else iter(partial(data.read, _CHUNK), b""):
+                _write_all(file.fileno(), part)
             hand_over(file.fileno(), folder)
             if mode is not None:
                 set_mode(file.fileno(), mode)

@@ -137,7 +137,7 @@ class Extraction:
                     self.bounds.take(entry.size if entry.isreg() else 0)
                     self._add(archive, entry, whiteouts=whiteouts)
                     archive.members = []  # type: ignore[attr-defined] # else it would keep all of them
-        except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
+        except (tarfile.TarError, ValueError, OverflowError, LookupError, EOFError, RecursionError) as error:
             raise BadArchive(f"is damaged: {error}") from error
 
     def make_folder(self, name: str) -> None:
