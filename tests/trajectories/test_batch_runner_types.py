@@ -27,6 +27,8 @@ NOT_FOR_PYTHON = {
     "system_template_text",
     "grade_checks",
     "recorded_headers",
+    "task_rules",
+    "workspace_digest",
 }
 """What ``run`` is told, what only a command line can do, and what is taken from other settings."""
 SNIPPET = """

@@ -136,6 +136,32 @@ class BatchKeywords(TypedDict, total=False):
     max_total_tokens: int | None
     max_seconds: float | None
     prices: str | os.PathLike[str] | None
+    timeout_multiplier: float | None
+    override_task: bool | None
+    skip_invalid: bool | None
+    agent_command: str | None
+    reward: str | None
+    ssh_host: str | None
+    ssh_user: str | None
+    ssh_port: int | None
+    ssh_key: str | os.PathLike[str] | None
+    ssh_config: str | os.PathLike[str] | None
+    ssh_dir: str | None
+    network_allow: Sequence[str] | None
+    image: str | None
+    ignore_images: bool | None
+    pull: Literal["missing", "always", "never"] | None
+    image_cache: int | None
+    container_runtime: str | None
+    unenforced_limits: bool | None
+    checkpoints: bool | None
+    checkpoint_limit: int | None
+    durable_worlds: bool | None
+    image_field: str | None
+    image_template: str | None
+    skip_missing_images: bool | None
+    id_field: str | None
+    time_limit: float | None
 
 
 class BatchRunner:
