@@ -104,7 +104,7 @@ class _Slot:
         self._request = _Request(0, Capture(1000), None)
         try:
             await self._stream.write(scripts.service_beginning(self._token).encode())
-            if not await self._either(self._request.idle, _STARTING):
+            if not await self._stream.until(self._request.idle, _STARTING):
                 text = self._request.capture.joined() + self._request.report
                 said = text.decode(errors="replace").strip()[-300:]
                 raise ItemError(
@@ -131,22 +131,10 @@ class _Slot:
         return self._numbers
 
     async def ends(self, request: _Request, seconds: float) -> bool:
-        return await self._either(request.ended, seconds)
+        return await self._stream.until(request.ended, seconds)
 
     async def idles(self, request: _Request, seconds: float) -> bool:
-        return await self._either(request.idle, seconds)
-
-    async def _either(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for an event, or the end of the shell; whether the event came."""
-        if event.is_set():
-            return True
-        waiting = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._stream.ended.wait())]
-        try:
-            await asyncio.wait(waiting, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-        return event.is_set()
+        return await self._stream.until(request.idle, seconds)
 
     def _feed_output(self, data: bytes) -> None:
         if self._request is not None:
@@ -169,10 +157,12 @@ class _Slot:
                 request.code = int(words[2][:9])
             if request.marks == 2:
                 request.ended.set()
+                self._stream.stirred.set()
         elif words[0] == "idle":
             names = [word.removeprefix("/proc/") for word in words[2:]]
             self.processes = {int(name) for name in names} if all(name.isdecimal() for name in names) else None
             request.idle.set()
+            self._stream.stirred.set()
 
 
 class Service:

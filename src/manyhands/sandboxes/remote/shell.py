@@ -28,6 +28,8 @@ _STARTING = 20.0
 _ASKED_EVERY = 2.0
 """Seconds after which it is looked whether a shell still lives that has not answered."""
 _LEFT_OVER = 1 << 16
+_SHORT = 1 << 14
+"""Bytes that a connection takes at once."""
 _SH_BEGINNING = """\
 {{ eval {state}; }} >/dev/null 2>&1
 cd -- {directory} 2>/dev/null || cd -- {fallback}
@@ -135,25 +137,23 @@ class RemoteShell:
 
     async def _execute(self, command: str, deadline: float) -> int | None:
         """The exit code; None if the time limit was reached."""
-        sending = asyncio.ensure_future(self._stream.write(self._line(command).encode(errors="surrogateescape")))
-        reporting = asyncio.ensure_future(self._report.arrived.wait())
-        ending = asyncio.ensure_future(self._stream.ended.wait())
+        line, arrived = self._line(command).encode(errors="surrogateescape"), self._report.arrived
+        sending: asyncio.Task[bool] | None = None
+        if len(line) <= _SHORT:
+            await self._stream.write(line)
+        else:  # which the shell may be slow to take
+            sending = asyncio.ensure_future(self._stream.write(line))
         try:
-            while not (reporting.done() or ending.done()) and (left := deadline - time.monotonic()) > 0:
-                await asyncio.wait(
-                    [reporting, ending], timeout=min(left, _ASKED_EVERY), return_when=asyncio.FIRST_COMPLETED
-                )
-                if (
-                    not (reporting.done() or ending.done())
-                    and left > _ASKED_EVERY
-                    and not await self._is_alive(self._pid)
-                ):
-                    await asyncio.wait([reporting, ending], timeout=LAST_WORDS, return_when=asyncio.FIRST_COMPLETED)
-                    if not (reporting.done() or ending.done()):  # what it left behind holds its streams open
-                        return await self._gone(137)
+            while not self._stream.ended.is_set() and (left := deadline - time.monotonic()) > 0:
+                if await self._stream.until(arrived, min(left, _ASKED_EVERY)) or self._stream.ended.is_set():
+                    break
+                if left > _ASKED_EVERY and not await self._is_alive(self._pid):
+                    if not await self._stream.until(arrived, LAST_WORDS) and not self._stream.ended.is_set():
+                        return await self._gone(137)  # what it left behind holds its streams open
+                    break
         finally:
-            for task in (sending, reporting, ending):
-                task.cancel()
+            if sending is not None:
+                sending.cancel()
         if self._report.arrived.is_set():
             return await self._read_report(deadline)
         return await self._gone(self._stream.exit_code) if self._stream.ended.is_set() else None
@@ -176,6 +176,8 @@ class RemoteShell:
         return int(code)
 
     async def _both_marked(self) -> bool:
+        if self._marked.is_set():
+            return True
         try:
             async with asyncio.timeout(LAST_WORDS):
                 await self._marked.wait()
@@ -251,13 +253,18 @@ class RemoteShell:
             self._kind, self._noise = line.decode(errors="replace"), b""
             self._named.set()
         if self._ready[1].is_set():
-            self._report.feed(data)
+            self._feed_report(data)
         else:
             self._starting.feed(data)
 
+    def _feed_report(self, data: bytes) -> None:
+        self._report.feed(data)
+        if self._report.arrived.is_set():
+            self._stream.stirred.set()
+
     def _note_noise(self, data: bytes) -> None:
         if self._ready[1].is_set():  # came in one piece with the mark
-            self._report.feed(data)
+            self._feed_report(data)
         else:
             self._noise = (self._noise + data)[-1000:]
 

@@ -69,6 +69,8 @@ class Stream:
         self._stream: ExecStream | None = None
         self._waiting: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
+        self.stirred = asyncio.Event()
+        """Set when it has ended, and by whoever reads it when something came that is waited for."""
         self.exit_code: int | None = None
         """Once it has ended; None if that is not known."""
 
@@ -124,7 +126,22 @@ class Stream:
             with suppress(ConnectionError, OSError, TimeoutError, ItemError):
                 async with asyncio.timeout(OPENING_SECONDS):
                     await self._stream.close()
+        self._end()
+
+    async def until(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait for an event, or the end; whether the event came. ``stirred`` must be set with it. Makes no task, as this is
+        done for each command."""
+        if not event.is_set() and not self.ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, seconds)):
+                    while not event.is_set() and not self.ended.is_set():
+                        self.stirred.clear()
+                        await self.stirred.wait()
+        return event.is_set()
+
+    def _end(self) -> None:
         self.ended.set()
+        self.stirred.set()
 
     async def _wait(self, stream: ExecStream) -> None:
         try:
@@ -132,4 +149,4 @@ class Stream:
         except (ConnectionError, OSError, ItemError):
             self.exit_code = None
         finally:
-            self.ended.set()
+            self._end()
