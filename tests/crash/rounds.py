@@ -8,9 +8,9 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +48,13 @@ class Work:
     prompts: int
     samples: int = 1
     sandbox: str = "bubblewrap"
+    images: int = 0
+    """How many images the items name in turn."""
+    calm_in: str | None = None
+    """The sandbox of the undisturbed run; None: the same. What comes out must not depend on it."""
+    concurrency: int = CONCURRENCY
+    seconds: float = RUN_SECONDS
+    """That a session may take."""
 
     @property
     def items(self) -> int:
@@ -81,7 +88,8 @@ class Report:
     """What a round found.
 
     ``extra``: requests beyond those of an undisturbed run; ``allowed``: how many there may be; ``fresh``: attempts begun anew because
-    their world was gone; ``lingering``: processes that outlived their owner until the next opening.
+    their world was gone; ``lingering``: processes that outlived their owner until the next opening; ``slowest``: seconds until the last
+    container of a killed process had ended, None where there were none.
     """
 
     name: str
@@ -92,6 +100,7 @@ class Report:
     allowed: int = 0
     fresh: int = 0
     lingering: int = 0
+    slowest: float | None = None
     seconds: float = 0.0
     violations: list[str] = field(default_factory=list)
 
@@ -126,11 +135,19 @@ class Site:
         self.server = server
         self._calm: dict[Work, Calm] = {}
 
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """Variables that the commands get."""
+        return {}
+
+    def rows(self, work: Work) -> Iterable[Mapping[str, Any]]:
+        return work.rows()
+
     def words(self, work: Work, name: str, executor: str) -> list[str]:
         """The command that makes and performs a run."""
-        dataset = self.folder / f"prompts-{work.prompts}.jsonl"
+        dataset = self.folder / f"prompts-{work.prompts}-{work.images}.jsonl"
         if not dataset.exists():
-            write_prompts(dataset, work.rows())
+            write_prompts(dataset, self.rows(work))
         options: dict[str, Any] = {
             "base_url": self.server.base_url,
             "model": "simulated",
@@ -144,7 +161,7 @@ class Site:
             "seed": SEED,
             "executor": executor,
             "num_workers": WORKERS,
-            "concurrency": CONCURRENCY,
+            "concurrency": work.concurrency,
         }
         return ["batch", "--quiet", *(f"--{name}={value}" for name, value in options.items())]
 
@@ -156,8 +173,9 @@ class Site:
 
     def _undisturbed(self, work: Work) -> Calm:
         start = self.server.count()
-        name = f"calm-{work.prompts}-{work.samples}-{work.sandbox}"
-        ended = run(*self.words(work, name, "local"), seconds=RUN_SECONDS)
+        name = f"calm-{work.prompts}-{work.samples}-{work.sandbox}-{work.images}"
+        words = self.words(replace(work, sandbox=work.calm_in or work.sandbox), name, "local")
+        ended = run(*words, seconds=work.seconds, environ=self.environ)
         if ended.code != 0:
             raise RuntimeError(f"the undisturbed run ended with {ended.code}: {ended.err}")
         requests = Counter(asked.digest for asked in self.server.asked(start))
@@ -203,9 +221,9 @@ class Round:
         if not self._resuming:
             words = self._site.words(self._work, self._name, self._executor)
         program = PROGRAM if self._victim == "start" else ()  # whose imports can be struck as well
-        with Command(*words, program=program) as command:
+        with Command(*words, program=program, environ=self._site.environ) as command:
             killed = self._strike(command, kills) if self.report.kills < kills else False
-            ended = command.wait(RUN_SECONDS)
+            ended = command.wait(self._work.seconds)
         if killed:
             self._after_kill()
             return False
@@ -225,10 +243,14 @@ class Round:
     def _only_crashes(self) -> bool:
         """Whether nothing failed but items that were in a killed worker more often than the engine forgives."""
         self._resuming = True
-        if self._victim != "worker":
+        if not self._kills_workers:
             return False
         failed = json.loads((self._folder / "summary.json").read_text())["ledger"]["by_cause"].get("failed", {})
         return set(failed) == {"worker_crash"}
+
+    @property
+    def _kills_workers(self) -> bool:
+        return self._victim == "worker"
 
     def _strike(self, command: Command, kills: int) -> bool:
         """Kill something at some instant; whether the owner was killed."""
@@ -239,23 +261,38 @@ class Round:
         instant = {"start": self._while_starting, "export": self._while_exporting}
         if not instant.get(self._victim, self._while_working)(command):
             return False
+        return self._kill_owner(command)
+
+    def _kill_owner(self, command: Command) -> bool:
+        """Whether it was killed, and had not ended before."""
+        self._watch()
         below = descendants(command.process.pid) if self._victim == "tree" else []
         command.send(signal.SIGKILL)
         for process in below:
             process.kill()
         if command.wait().code != -signal.SIGKILL:
             return False
+        self._watched()
         self.report.kills += 1
-        self.report.allowed += WORKERS * CONCURRENCY
+        self.report.allowed += WORKERS * self._work.concurrency
         return True
 
     def _kill_worker(self, command: Command) -> None:
         if not (self._after_requests(command, 12) and (workers := command.workers())):
             return
         self._note_finished()
-        os.kill(self._instants.choice(workers), signal.SIGKILL)
+        victim = self._instants.choice(workers)
+        self._watch(victim)
+        os.kill(victim, signal.SIGKILL)
+        self._watched()
         self.report.kills += 1
-        self.report.allowed += CONCURRENCY
+        self.report.allowed += self._work.concurrency
+
+    def _watch(self, worker: int | None = None) -> None:
+        """Called right before the owner is killed, or a worker."""
+
+    def _watched(self) -> None:
+        """Called right after it was."""
 
     def _while_working(self, command: Command) -> bool:
         if self._instants.random() < 0.25:
@@ -264,7 +301,7 @@ class Round:
 
     def _after_requests(self, command: Command, most: int) -> bool:
         wanted = self._site.server.count() + self._instants.randint(1, most)
-        if not command.wait_until(lambda: self._site.server.count() >= wanted):
+        if not command.wait_until(lambda: self._site.server.count() >= wanted, seconds=RUN_SECONDS):
             return False
         return not command.ends_within(self._instants.uniform(0.0, 0.08))
 
@@ -333,10 +370,14 @@ class Round:
         self._check_requests(calm)
         self._check_outputs(calm)
         self._check_ledger()
+        self._check_left(run_id)
         left = marked_processes(run_id)
         report.violations += [f"is still there at the end: {describe(pid)}" for pid in left]
-        checked = run("check", str(self._folder))
+        checked = run("check", str(self._folder), environ=self._site.environ)
         report.expect(checked.code == 0, f"manyhands check: {checked.out.strip()} {checked.err.strip()}")
+
+    def _check_left(self, run_id: str) -> None:
+        """Note what a run that has ended has left elsewhere."""
 
     def _check_finished(self, reader: JournalReader) -> None:
         """No item that was finished when the run was killed was performed again."""

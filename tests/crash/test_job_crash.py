@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,8 @@ from manyhands.engine.journal.reader import JournalReader
 from manyhands.workloads.csv_jobs.service.status import CANCELLED
 from tests.crash.campaign import JobPlan, Sites
 from tests.crash.job_checks import JobCheck, exported
-from tests.crash.job_site import ANSWERED, JobSite, wait_for
-from tests.crash.rounds import Report, Site, slow_server
+from tests.crash.job_site import ANSWERED, wait_for
+from tests.crash.rounds import Report, slow_server
 from tests.support.commands import environment, run
 
 PLANS = (
@@ -39,8 +39,8 @@ PLANS = (
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     folder = tmp_path_factory.mktemp("jobs")
-    with slow_server(folder) as server:
-        yield Sites(Site(folder, server), JobSite(folder, server))
+    with slow_server(folder) as server, ExitStack() as stack:
+        yield Sites(folder, server, stack)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.victim}-{plan.kind}")

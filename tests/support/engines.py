@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
 import json
 import os
 import socket
@@ -17,13 +18,14 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
 from tests.support.engine_keeper import BARE, FULL, START_TIME, Unavailable
 
 REQUIRED = "MANYHANDS_REQUIRE_ENGINES"
+_REFUSE = object()
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -67,6 +69,24 @@ class Engine:
         if done.returncode != 0:
             raise AssertionError(f"{' '.join(command)} failed: {done.stderr.decode(errors='replace')}")
         return done.stdout.decode()
+
+    def ask(self, method: str, path: str, *, missing: Any = _REFUSE) -> Any:
+        """What the engine's API answers. ``missing``: the answer where there is no such thing, or it is not in that state; without it,
+        that raises AssertionError."""
+        connection = http.client.HTTPConnection("engine")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        try:
+            connection.sock.settimeout(60.0)
+            connection.sock.connect(str(self.socket))
+            connection.request(method, f"/v1.41/{path}")
+            answer = connection.getresponse()
+            said = answer.read()
+        finally:
+            connection.close()
+        if answer.status in (304, 404, 409) and missing is not _REFUSE:
+            return missing
+        assert answer.status < 300, (path, answer.status, said)
+        return json.loads(said) if said.strip() else {}
 
     def pushed(self, name: str, image: str | None = None) -> str:
         """Put an image into the registry as ``name``, and remove that name here; the reference by which it can be pulled."""
@@ -186,24 +206,26 @@ def _registry_port(factory: pytest.TempPathFactory) -> int:
 def docker_engine(tmp_path_factory: pytest.TempPathFactory, image_registry: str) -> Iterator[Engine]:
     """A ``dockerd`` of the session's own."""
     for state in _given("docker", tmp_path_factory):
-        yield Engine("docker", state["host"], registry=image_registry, environment={"DOCKER_HOST": state["host"]})
+        yield engine_of("docker", state, image_registry)
 
 
 @pytest.fixture(scope="session")
 def podman_engine(tmp_path_factory: pytest.TempPathFactory, image_registry: str) -> Iterator[Engine]:
     """Podman's service, run by root."""
     for state in _given("podman", tmp_path_factory, image_registry):
-        yield Engine("podman", state["host"], registry=image_registry, environment=_podman_environment(state))
+        yield engine_of("podman", state, image_registry)
 
 
 @pytest.fixture(scope="session")
 def rootless_podman_engine(tmp_path_factory: pytest.TempPathFactory, image_registry: str) -> Iterator[Engine]:
     """Podman's service, run by an ordinary user."""
     for state in _given("rootless", tmp_path_factory, image_registry):
-        yield Engine(
-            "podman", state["host"], rootless=True, registry=image_registry, environment=_podman_environment(state)
-        )
+        yield engine_of("rootless", state, image_registry)
 
 
-def _podman_environment(state: Mapping[str, str]) -> dict[str, str]:
-    return {"CONTAINER_HOST": state["host"], "CONTAINERS_REGISTRIES_CONF": state["registries"]}
+def engine_of(kind: str, state: Mapping[str, str], registry: str | None = None) -> Engine:
+    """An engine that was ``started``."""
+    if kind == "docker":
+        return Engine("docker", state["host"], registry=registry, environment={"DOCKER_HOST": state["host"]})
+    environment = {"CONTAINER_HOST": state["host"], "CONTAINERS_REGISTRIES_CONF": state["registries"]}
+    return Engine("podman", state["host"], rootless=kind == "rootless", registry=registry, environment=environment)
