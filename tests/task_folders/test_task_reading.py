@@ -270,3 +270,40 @@ def test_archives_are_the_same_for_the_same_files(tmp_path: Path) -> None:
     first = archive_of(make_task(tmp_path / "t") / "tests").getvalue()
     os.utime(tmp_path / "t" / "tests" / "test.sh", (1, 1))
     assert archive_of(tmp_path / "t" / "tests").getvalue() == first
+
+
+def test_nothing_of_a_task_is_read_by_a_link_out_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    for name in ("key", "test.sh", "solve.sh", "Dockerfile"):
+        (tmp_path / "secrets" / name).write_text("the person's own")
+    for name in ("environment", "tests", "solution"):
+        folder = make_task(tmp_path / name, test="true\n", solve="true\n")
+        (folder / name).rename(folder / "before")
+        (folder / name).symlink_to(tmp_path / "secrets")
+        assert refused(folder).endswith(f"task {name}: {name} is a link")
+    for name in ("instruction.md", "task.toml"):
+        folder = make_task(tmp_path / f"{name}-task")
+        (folder / name).unlink()
+        (folder / name).symlink_to(tmp_path / "secrets" / "key")
+        assert refused(folder).endswith("is a link that leads out of the task's folder")
+
+
+def test_a_pipe_in_place_of_an_instruction_is_not_waited_for(tmp_path: Path) -> None:
+    folder = make_task(tmp_path / "task")
+    (folder / "instruction.md").unlink()
+    os.mkfifo(folder / "instruction.md")
+    assert refused(folder).endswith("instruction.md: task task: is no file")
+
+
+@pytest.mark.parametrize("image", ["tar:/backup.tar", "oci:~/images", "../containers/other", "-v", "a//b"])
+def test_an_image_of_a_task_is_a_name_alone(image: str, tmp_path: Path) -> None:
+    for number, toml in enumerate(
+        (
+            f'[environment]\ndocker_image = "{image}"\n',
+            f'[verifier.environment]\ndocker_image = "{image}"\n',
+        )
+    ):
+        assert "docker_image: " in refused(make_task(tmp_path / f"task{number}", toml=toml))
+    compose = f'services: {{main: {{image: "{image}"}}}}\n'
+    folder = make_task(tmp_path / "composed", files={"environment/docker-compose.yaml": compose})
+    assert "docker_image: " in refused(folder)

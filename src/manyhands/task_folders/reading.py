@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from manyhands.core.errors import UserError
 from manyhands.io.yaml_files import read_yaml
+from manyhands.sandboxes.images.templates import checked_reference
 from manyhands.task_folders.contents import (
     DOCKERFILE,
     ENVIRONMENT,
@@ -132,6 +133,8 @@ class _Reader:
         instruction = self._instruction()
         self._check_variables()
         for name in (ENVIRONMENT, TESTS, SOLUTION):
+            if (self._folder / name).is_symlink():
+                raise self._not_taken(f"{name} is a link")
             if (self._folder / name).is_dir() and (link := leads_out(self._folder / name)) is not None:
                 raise self._not_taken(f"{name}/{link} is a link that leads out of {name}/")
         image, built = self._environment()
@@ -225,7 +228,7 @@ class _Reader:
         compose = self._compose(ENVIRONMENT)
         named = self._config.environment.docker_image or compose.get("image")
         if named is not None:
-            return str(named), None
+            return self._named_image(str(named)), None
         built = compose.get("build") or (ENVIRONMENT if (self._folder / ENVIRONMENT / DOCKERFILE).is_file() else None)
         return (None, None) if built is None else (self._tag(built), built)
 
@@ -235,13 +238,20 @@ class _Reader:
             return None, None, True
         environment = self._config.verifier.environment
         if environment is not None and environment.docker_image is not None:
-            return environment.docker_image, None, False
+            return self._named_image(environment.docker_image), None, False
         compose = self._compose(TESTS)
         if compose or (self._folder / TESTS / DOCKERFILE).is_file():
             if compose.get("image") is not None:
-                return str(compose["image"]), None, False
+                return self._named_image(str(compose["image"])), None, False
             return self._tag(TESTS), TESTS, False
         return image, built, True
+
+    def _named_image(self, name: str) -> str:
+        """Raises BadTask for what can't be the name of an image, such as a file of this machine."""
+        try:
+            return checked_reference(name)
+        except ValueError as error:
+            raise self._not_taken(f"docker_image: {error}") from None
 
     def _tag(self, name: str) -> str:
         try:
@@ -345,12 +355,18 @@ def _plain(value: Any) -> Any:
 
 def _read_text(path: Path, of: str = "") -> str:
     try:
-        if path.stat().st_size > MAX_FILE:
+        if not path.resolve(strict=True).is_relative_to(path.parent.resolve()):
+            raise BadTask(f"{path}: {of}is a link that leads out of the task's folder")
+        if not path.is_file():
+            raise BadTask(f"{path}: {of}is no file")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
             raise BadTask(f"{path}: {of}more than {MAX_FILE:,} bytes")
-        return path.read_text(encoding="utf-8")
+        return data.decode().replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise BadTask(f"{path}: {of}there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
         raise BadTask(f"{path}: {of}can't be read: {getattr(error, 'strerror', None) or error}") from error
 
 

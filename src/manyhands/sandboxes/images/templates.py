@@ -89,7 +89,9 @@ def checked_reference(name: str, *, files: bool = False) -> str:
         raise ValueError(
             f"{name[:100]!r} is a file of this machine, which rows can't name (--image and --image_template can)"
         )
-    if not name or len(name) > _MAX_CHARACTERS or name.startswith("-") or not name.isprintable() or " " in name:
+    wrong = not name or len(name) > _MAX_CHARACTERS or name.startswith("-") or not name.isprintable() or " " in name
+    # An engine is asked by addresses that have the name in them.
+    if wrong or (not names_file(name) and not {"", ".", ".."}.isdisjoint(name.partition("@")[0].split("/"))):
         raise ValueError(f"{name[:100]!r} is no name of a container image")
     return name
 
