@@ -118,15 +118,17 @@ class _BubblewrapLauncher(HeldLauncher[Anchor]):
         self._alias = alias
         self._project = project
         # Commands carry no marks, which would show in what they print: all of them end with the anchor, which is marked.
-        environment = launch.scrubbed_environment(request, home=WORKSPACE, path=search_path(), project=self.project)
+        self._given = dict(request.environment or {})
+        own = replace(request, environment=None)
+        environment = launch.scrubbed_environment(own, home=WORKSPACE, path=search_path(), project=self.project)
         # What brings a command into the sandbox says nothing in any language: to read a locale takes such a program a quarter longer.
         self._language = {name: environment.pop(name) for name in _LANGUAGE if name in environment}
-        self.environment = {**environment, **self.proxies}
+        self.environment = {**environment, **self.proxies, **launch.handed_on(self._given)}
 
     def command(self, command: Sequence[str], directory: str, user: str | None = None) -> list[str]:
         anchor = self._running()
         launch.check_no_other_user(self.kind, user)
-        entered = anchor.command(launch.in_directory(command, directory, self._language))
+        entered = anchor.command(launch.in_directory(command, directory, self._language, self._given))
         return launch.limited(entered, self._request.limits, self._group, self._max_processes(), door=anchor.door)
 
     async def _started(self, marks: Mapping[str, str]) -> Anchor:

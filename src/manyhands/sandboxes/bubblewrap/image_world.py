@@ -25,7 +25,7 @@ from manyhands.processes.system import children
 from manyhands.sandboxes.base import CommandSandbox, made_ready, prepared
 from manyhands.sandboxes.bubblewrap.anchor import HeldNamespaces, namespace_link, start_held
 from manyhands.sandboxes.bubblewrap.as_root import User
-from manyhands.sandboxes.bubblewrap.entering.program import entering, handed_on, missing_for, program_file
+from manyhands.sandboxes.bubblewrap.entering.program import entering, missing_for, program_file
 from manyhands.sandboxes.bubblewrap.held import HeldLauncher
 from manyhands.sandboxes.bubblewrap.image_root import (
     UPPER,
@@ -125,7 +125,7 @@ class _ImageLauncher(HeldLauncher[ImageAnchor]):
         given = {"PATH": _PATH, "HOME": self.user.home, "LANG": "C.UTF-8", "TERM": "dumb", **image.variables}
         given |= {**variables(inside, workspace), **(request.environment or {}), **self.proxies}
         # Of these nothing is for what brings a command inside: a loader that heeds them runs with more rights than the image has.
-        self.environment = handed_on(given)
+        self.environment = launch.handed_on(given)
 
     @property
     def keep(self) -> Sequence[int]:

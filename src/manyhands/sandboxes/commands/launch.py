@@ -8,8 +8,9 @@ address space superfluous, and as several runtimes reserve far more address spac
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from manyhands.core.errors import ItemError
@@ -29,9 +30,12 @@ while [ "$count" -gt 0 ]; do echo 0 >"$1" || exit 126; shift; count=$((count - 1
 exec "$@"
 """
 _IN_DIRECTORY = '{exports}cd -- "$1" {closed}|| exit 126; shift; exec "$@" {closed}'
+PREFIX = "_MH_"
+"""Four bytes; names that begin with it are passed on by a shell."""
 DOOR = 9
 """The descriptor by which a command enters its sandbox, where it needs one. The command itself does not get it."""
 _BLOCK = 512
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SHELL = "/bin/sh"
 
 
@@ -130,10 +134,22 @@ def limited(
     return [SHELL, "-c", script, "sh", str(len(entrances)), *entrances, *command]
 
 
-def in_directory(command: Sequence[str], directory: str, variables: Mapping[str, str]) -> list[str]:
+def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment that means nothing to the programs that bring a command into its sandbox: each name with ``PREFIX``. A loader or a
+    shell that heeded them would run what an item says with the rights of the host."""
+    return {f"{PREFIX}{name}": value for name, value in environment.items()}
+
+
+def in_directory(
+    command: Sequence[str], directory: str, variables: Mapping[str, str], handed: Iterable[str] = ()
+) -> list[str]:
     """``command``, started in a directory of its sandbox, with these variables besides and without the descriptor ``DOOR``; exits with 126
-    if there is no such directory."""
+    if there is no such directory. ``handed``: variables that come as ``handed_on`` names them."""
     exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in variables.items())
+    given = [name for name in handed if _NAME.fullmatch(name)]  # a shell hands on no others
+    # Not export alone: where a variable can't be set, that ends the shell.
+    exports += "".join(f'command export {name}="${PREFIX}{name}" 2>/dev/null; ' for name in given)
+    exports += f"unset {' '.join(PREFIX + name for name in given)}; " if given else ""
     return [SHELL, "-c", _IN_DIRECTORY.format(exports=exports, closed=f"{DOOR}<&- "), "sh", directory, *command]
 
 

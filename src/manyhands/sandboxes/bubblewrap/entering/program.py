@@ -19,15 +19,14 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.bubblewrap.entering.assembler import ASSEMBLERS, Assembler
+from manyhands.sandboxes.commands.launch import PREFIX
 
-PREFIX = "_MH_"
-"""Four bytes; names that begin with it are passed on by a shell."""
 _SCRATCH = 1024
 MAX_GROUPS = _SCRATCH // 4
 _EINTR = 4
@@ -51,11 +50,6 @@ def entering(
     """What comes in front of a command inside, but for the program itself."""
     count = [0] if groups is None else [len(groups[:MAX_GROUPS]) + 1, *groups[:MAX_GROUPS]]
     return [str(number) for number in (pidfd, file, namespaces, capabilities, *count, gid, uid)]
-
-
-def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment for the program, of which the command inside gets ``environment``."""
-    return {f"{PREFIX}{name}": value for name, value in environment.items()}
 
 
 @cache
