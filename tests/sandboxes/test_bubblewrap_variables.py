@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
-from manyhands.sandboxes.protocol import SandboxRequest
+from manyhands.sandboxes.local import LocalBackend
+from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 
 pytestmark = pytest.mark.skipif(BubblewrapBackend().unavailable() is not None, reason="bubblewrap can't be used here")
 
@@ -54,3 +56,29 @@ async def test_no_loader_of_the_host_heeds_variables(tmp_path: Path) -> None:
     finally:
         await sandbox.close()
     assert list(traces.iterdir()) == []
+
+
+@pytest.mark.parametrize("backend", [BubblewrapBackend(), LocalBackend()], ids=["bubblewrap", "local"])
+async def test_no_value_is_seen_in_a_command_line(backend: SandboxBackend, tmp_path: Path) -> None:
+    sandbox = await backend.create(SandboxRequest(tmp_path / "sandbox", "run", environment={"FIRST": "first-value"}))
+    try:
+        words = ["sh", "-c", "echo $FIRST $SECOND; touch here; sleep 20"]
+        running = asyncio.ensure_future(sandbox.run(words, timeout=5, environment={"SECOND": "second-value"}))
+        while not (tmp_path / "sandbox" / "workspace" / "here").exists():
+            await asyncio.sleep(0.02)
+        lines = [line for line in map(read_bytes, Path("/proc").glob("[0-9]*/cmdline")) if b"$SECOND" in line]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        ran = await sandbox.run(["sh", "-c", "echo $FIRST $SECOND"], timeout=5, environment={"SECOND": "second-value"})
+    finally:
+        await sandbox.close()
+    assert lines
+    assert not [line for line in lines if b"-value" in line]
+    assert ran.output == b"first-value second-value\n"
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""

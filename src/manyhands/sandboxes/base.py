@@ -18,7 +18,7 @@ from manyhands.io.files import is_full
 from manyhands.processes.children import ExecResult, Process, run_process, to_the_end
 from manyhands.processes.system import process_line
 from manyhands.sandboxes.commands.freezing import Frozen
-from manyhands.sandboxes.commands.launch import Launcher, marks, with_variables
+from manyhands.sandboxes.commands.launch import Launcher, marks
 from manyhands.sandboxes.commands.shell import Background, Shell, ShellNotStarted
 from manyhands.sandboxes.commands.shell_state import StateFile
 from manyhands.sandboxes.files.access import RunInside, get_inside, put_inside
@@ -153,10 +153,17 @@ class CommandSandbox:
         user: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> ExecResult:
-        command = with_variables(command, environment)
         strikes = self._disk.strikes
         try:
-            result = await self._run(command, timeout=timeout, input=input, cwd=cwd, max_output=max_output, user=user)
+            result = await self._run(
+                command,
+                timeout=timeout,
+                input=input,
+                cwd=cwd,
+                max_output=max_output,
+                user=user,
+                environment=environment or {},
+            )
         finally:
             self._live = self._live or None  # it may have left something
         return await self._disk.judged(result, strikes)
@@ -179,6 +186,7 @@ class CommandSandbox:
         cwd: str | None,
         max_output: int,
         user: str | None = None,
+        environment: Mapping[str, str],
     ) -> ExecResult:
         directory = self._inside(cwd)
         check_words(command)
@@ -186,7 +194,9 @@ class CommandSandbox:
         with self._disk.command():
             return await self._with_restart_note(
                 lambda: run_process(
-                    lambda stdin, output: self._start(command, directory, stdin, output, alone=True, user=user),
+                    lambda stdin, output: self._start(
+                        command, directory, stdin, output, alone=True, user=user, variables=environment
+                    ),
                     timeout=timeout,
                     input=input,
                     max_output=max_output,
@@ -330,10 +340,12 @@ class CommandSandbox:
         keep: Sequence[int] = (),
         alone: bool,
         user: str | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> Process:
+        given = variables or {}
         process = Process(
-            self._launcher.command(command, directory, user),
-            self._launcher.environment,
+            self._launcher.command(command, directory, user, variables=list(given)),
+            {**self._launcher.environment, **self._launcher.handed(given)},
             stdin=stdin,
             output=output,
             keep=(*keep, *self._launcher.keep),
@@ -348,7 +360,7 @@ class CommandSandbox:
     async def _run_inside(
         self, command: list[str], *, timeout: float, input: bytes | None = None, max_output: int = 100_000
     ) -> ExecResult:
-        return await self._run(command, timeout=timeout, input=input, cwd="/", max_output=max_output)
+        return await self._run(command, timeout=timeout, input=input, cwd="/", max_output=max_output, environment={})
 
     def _inside(self, path: str | None) -> str:
         """A path as seen inside, made absolute."""

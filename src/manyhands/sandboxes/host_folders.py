@@ -7,7 +7,7 @@ import os
 import posixpath
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -108,10 +108,15 @@ class _LocalLauncher:
     def keep(self) -> Sequence[int]:
         return ()
 
-    def command(self, command: Sequence[str], directory: str, user: str | None = None) -> list[str]:
+    def command(
+        self, command: Sequence[str], directory: str, user: str | None = None, *, variables: Collection[str] = ()
+    ) -> list[str]:
         launch.check_no_other_user(self.kind, user)
         # No limit on processes without a group: the per-user one would count everything else that the user runs.
         return launch.limited(command, self._request.limits, self._group, processes=None, directory=directory)
+
+    def handed(self, variables: Mapping[str, str]) -> Mapping[str, str]:
+        return variables
 
     def members(self) -> set[int] | None:
         return None if self._group is None else self._group.members()

@@ -18,7 +18,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -125,10 +125,12 @@ class _BubblewrapLauncher(HeldLauncher[Anchor]):
         self._language = {name: environment.pop(name) for name in _LANGUAGE if name in environment}
         self.environment = {**environment, **self.proxies, **launch.handed_on(self._given)}
 
-    def command(self, command: Sequence[str], directory: str, user: str | None = None) -> list[str]:
+    def command(
+        self, command: Sequence[str], directory: str, user: str | None = None, *, variables: Collection[str] = ()
+    ) -> list[str]:
         anchor = self._running()
         launch.check_no_other_user(self.kind, user)
-        entered = anchor.command(launch.in_directory(command, directory, self._language, self._given))
+        entered = anchor.command(launch.in_directory(command, directory, self._language, {*self._given, *variables}))
         return launch.limited(entered, self._request.limits, self._group, self._max_processes(), door=anchor.door)
 
     async def _started(self, marks: Mapping[str, str]) -> Anchor:

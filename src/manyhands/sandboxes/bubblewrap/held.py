@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Generic
@@ -71,7 +71,12 @@ class HeldLauncher(ABC, Generic[Held]):
             return True
 
     @abstractmethod
-    def command(self, command: Sequence[str], directory: str, user: str | None = None) -> list[str]: ...
+    def command(
+        self, command: Sequence[str], directory: str, user: str | None = None, *, variables: Collection[str] = ()
+    ) -> list[str]: ...
+
+    def handed(self, variables: Mapping[str, str]) -> Mapping[str, str]:
+        return launch.handed_on(variables)
 
     def members(self) -> set[int] | None:
         return None if self._group is None else self._group.members()

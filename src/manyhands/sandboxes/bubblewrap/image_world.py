@@ -12,7 +12,7 @@ import os
 import posixpath
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -131,7 +131,9 @@ class _ImageLauncher(HeldLauncher[ImageAnchor]):
     def keep(self) -> Sequence[int]:
         return () if self._anchor is None else self._anchor.keep
 
-    def command(self, command: Sequence[str], directory: str, user: str | None = None) -> list[str]:
+    def command(
+        self, command: Sequence[str], directory: str, user: str | None = None, *, variables: Collection[str] = ()
+    ) -> list[str]:
         who = self.user if user is None else self._user(user)
         inside = launch.in_directory(command, directory, {} if user is None else {"HOME": who.home})
         entered = self._running().command(inside, who, groups=self._ids.as_root)

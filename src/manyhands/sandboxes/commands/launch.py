@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from manyhands.core.errors import ItemError
@@ -78,9 +78,17 @@ class Launcher(Protocol):
         """Descriptors that this command's process needs, once the sandbox runs."""
         ...
 
-    def command(self, command: Sequence[str], directory: str, user: str | None = None) -> list[str]:
+    def command(
+        self, command: Sequence[str], directory: str, user: str | None = None, *, variables: Collection[str] = ()
+    ) -> list[str]:
         """The host's command that runs ``command`` inside, in ``directory`` (absolute, as seen inside), as another ``user`` than the
-        sandbox's, by name or number. Raises ItemError(INVALID_INPUT) for a user that the sandbox can't give it."""
+        sandbox's, by name or number. ``variables``: names of those that it gets besides, by ``handed``. Raises ItemError(INVALID_INPUT)
+        for a user that the sandbox can't give it."""
+        ...
+
+    def handed(self, variables: Mapping[str, str]) -> Mapping[str, str]:
+        """What to add to the environment so that a command has these variables. In no command line, which everybody on the machine can
+        read."""
         ...
 
     def members(self) -> set[int] | None:
@@ -151,11 +159,6 @@ def in_directory(
     exports += "".join(f'command export {name}="${PREFIX}{name}" 2>/dev/null; ' for name in given)
     exports += f"unset {' '.join(PREFIX + name for name in given)}; " if given else ""
     return [SHELL, "-c", _IN_DIRECTORY.format(exports=exports, closed=f"{DOOR}<&- "), "sh", directory, *command]
-
-
-def with_variables(command: Sequence[str], variables: Mapping[str, str] | None) -> list[str]:
-    """``command`` with these variables besides."""
-    return [*(("env", "--", *(f"{name}={value}" for name, value in variables.items())) if variables else ()), *command]
 
 
 def scrubbed_environment(request: SandboxRequest, *, home: str, path: str, project: str | None) -> dict[str, str]:
