@@ -262,6 +262,30 @@ def test_runs_of_before_go_on_without_images(work: Work) -> None:
     assert "1 row with a container image, which is ignored" in ran.err
 
 
+def test_ignored_images_mean_nothing_in_bubblewrap(work: Work) -> None:
+    work.folder.write_rows(_rows("base:1", None))
+    work.batch("--sandbox=bubblewrap", "--ignore_images")
+    assert ["box=" in each for each in work.answers()] == [True, True]
+
+
+def test_an_image_of_the_run_is_used_in_place_of_ignored_ones(work: Work, registry: Boxes) -> None:
+    registry.publish("mine:1")
+    work.folder.write_rows(_rows("gone:1", None))
+    ran = work.batch("--ignore_images", "--image=mine:1")
+    assert "1 row with a container image, which is ignored" in ran.err
+    assert [pin_of("mine:1") in each for each in work.answers()] == [True, True]
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "docker"])
+async def test_images_that_are_files_are_for_bubblewrap(sandbox: str, tmp_path: Path) -> None:
+    image = f"tar:{tmp_path}/box.tar"
+    options = SandboxSettings(sandbox=sandbox, image=image)
+    with pytest.raises(
+        UserError, match=f"the image {image} is a file, which --sandbox bubblewrap takes, and {sandbox} does"
+    ):
+        await planned_images(options, ImageDemand(), print)
+
+
 async def test_no_engine_for_auto_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("DOCKER_HOST", "CONTAINER_HOST"):
         monkeypatch.setenv(name, f"unix://{tmp_path}/nobody.sock")

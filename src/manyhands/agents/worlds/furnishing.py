@@ -51,6 +51,8 @@ class Furnishing:
     """The most that an item may have."""
     sandbox: str = "auto"
     """The value of ``--sandbox``."""
+    ignore_images: bool = False
+    """Whether the images that items name mean nothing."""
     template: tuple[Path, str] | None = None
     """A folder that is copied into workspaces, and its digest."""
     setup: str | None = None
@@ -78,6 +80,7 @@ class Furnishing:
         return cls(
             limits=limits,
             sandbox=options.sandbox,
+            ignore_images=options.ignore_images,
             template=None if template[0] is None else (Path(template[0]), template[1] or ""),
             setup=options.setup,
             collect=options.collect,
@@ -124,7 +127,7 @@ class Furnished:
             folder,
             run_mark,
             name,
-            image=item.image,
+            image=None if run.ignore_images else item.image,
             cwd=item.cwd or run.cwd or ("." if run._starts_in_workspace else None),
             user=item.user or run.user,
             environment={**item.environment, **run.environment},

@@ -18,6 +18,7 @@ from manyhands.sandboxes.images.demand import SHOWN, ImageDemand
 from manyhands.sandboxes.images.lookup import LookedUp, look_up
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.images.store import Image, ImageStore
+from manyhands.sandboxes.images.templates import names_file
 from manyhands.sandboxes.kinds import AUTO, Kind, check_network, kind_named, names, part_of
 from manyhands.sandboxes.remote.driver import Driver, Enterable
 from manyhands.sandboxes.selection import choose_backend
@@ -62,8 +63,10 @@ async def planned_images(
     if options.ignore_images:
         if named:
             notice(f"{counted(named, 'row')} with a container image, which is ignored (--ignore_images)")
-        choose_backend(options.sandbox, options)
-        return NO_PINS
+        if options.image is None:
+            choose_backend(options.sandbox, options)
+            return NO_PINS
+        demand, named = ImageDemand(demand.unit, unnamed=demand.unnamed + named), 0
     by_default = options.image if demand.unnamed or not named else None
     without = demand.unnamed > 0 or not named
     if without and by_default is None and not needs_no_image(options.sandbox):
@@ -71,6 +74,7 @@ async def planned_images(
         if not named:
             return recorded
     references = [*demand.references, *([by_default] if by_default else [])]
+    _check_files(options, references)
     async with opened_engine(options, demand, prefer=recorded.kind) as engine:
         await _check_limits(options, engine)
         unbuilt = await built_images(
@@ -259,6 +263,15 @@ def needs_no_image(sandbox: str) -> bool:
         return False
     kind = kind_named(sandbox)
     return kind.driver is not None and kind.backend is None and kind.unpinned
+
+
+def _check_files(options: SandboxSettings, references: Collection[str]) -> None:
+    """Raises UserError for an image that is a file of this machine, where engines are asked for images by name."""
+    named = next((each for each in references if names_file(each)), None)
+    if named is not None and options.sandbox in (AUTO, *ENGINES):
+        raise UserError(
+            f"the image {named} is a file, which --sandbox bubblewrap takes, and {options.sandbox} does not"
+        )
 
 
 def _check_plain(options: SandboxSettings) -> None:
