@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from manyhands.core.digests import derive_seed
 from manyhands.core.jsonio import Json, line, loads
+from manyhands.core.outcomes import ItemState
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import is_made
 from tests.support.commands import (
@@ -519,7 +520,8 @@ def _without_times(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finished(reader: JournalReader) -> Iterator[_Finished]:
+    """Items that no resume takes up again, as it does those that failed (in killed workers more often than the engine forgives)."""
     for row in reader.items():
-        if row.state.final:
+        if row.state.final and row.state is not ItemState.FAILED:
             steps = len(reader.recorded_outputs(row.number, row.attempt))
             yield _Finished(row.number, row.key, row.state, row.attempt, row.performances, steps, row.finished_at)
