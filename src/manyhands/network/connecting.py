@@ -14,7 +14,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 
 from manyhands.network.addresses import Address, plain
-from manyhands.network.rules import NetworkRules
+from manyhands.network.rules import OPTION, NetworkRules
 
 LookUp = Callable[[str], Awaitable[Sequence[str]]]
 """Gives the addresses of a name. Raises OSError if it has none."""
@@ -78,11 +78,24 @@ async def allowed_addresses(host: Address | str, rules: NetworkRules, look_up: L
     return allowed[:_ADDRESSES]
 
 
+def is_ours(address: Address) -> bool:
+    """Whether an address is one of this machine's own: whoever connects from here comes past whatever keeps others from its services."""
+    with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(address), 9))  # sends nothing
+            return plain(ip_address(probe.getsockname()[0])) == address
+        except OSError:
+            return False
+
+
 async def connect(
     host: Address | str, port: int, rules: NetworkRules, *, seconds: float, look_up: LookUp = look_up
 ) -> Streams:
     """A connection to a host that may be connected to, within ``seconds``. Raises Refused or Unreachable."""
     addresses = await allowed_addresses(host, rules, look_up)
+    ours = [address for address in addresses if is_ours(address) and not rules.lists(address)]
+    if ours:
+        raise Refused(f"{host} has the address {ours[0]}, which is this machine's own, and {OPTION} does not list it")
     reason = "no answer in time"
     each = seconds / len(addresses)
     for address in addresses:

@@ -79,14 +79,19 @@ class NetworkRules:
         this address, if that is a name that may be asked for."""
         address = plain(address)
         not_public = why_not_public(address)
-        listed = any(address in network for network in self.networks if not_public is None or is_special(network))
-        if listed:
+        if self.lists(address):
             return None
         if not_public is not None:
             return f"is {not_public}, which {OPTION} does not list"
         if self.all_public or name is not None:
             return None
         return f"is not among the hosts that {OPTION} lists{self._listed()}"
+
+    def lists(self, address: Address) -> bool:
+        """Whether an address is listed itself, or lies in a block that is. One that is not public lies only in blocks that are not."""
+        address = plain(address)
+        not_public = why_not_public(address)
+        return any(address in network for network in self.networks if not_public is None or is_special(network))
 
     def within(self, others: NetworkRules) -> NetworkRules:
         """What both allow: these come from somebody who may only tighten the ``others``."""
