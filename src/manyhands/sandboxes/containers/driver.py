@@ -25,7 +25,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.processes import system
 from manyhands.processes.children import to_the_end
-from manyhands.sandboxes.containers.accounts import ROOT, Account, account
+from manyhands.sandboxes.containers.accounts import MAX_PASSWD, ROOT, Account, account, passwd_in
 from manyhands.sandboxes.containers.addresses import can_enter_worlds, is_local, rlimits, unreachable
 from manyhands.sandboxes.containers.client import EngineClient, quoted
 from manyhands.sandboxes.containers.requests import (
@@ -45,7 +45,6 @@ ARCHIVE_SECONDS = 1800.0
 _ENDING_SECONDS = 5.0
 """How long a container may take to end after its owner has."""
 _CHUNK = 1 << 18
-_MAX_PASSWD = 1_000_000
 _SIZE_SECONDS = 5.0
 _CONTROLLERS = {"memory": "memory", "processes": "pids", "cpus": "cpu"}
 _DOCKER_CHECKS = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpus": "CpuCfsQuota"}
@@ -379,8 +378,8 @@ class ContainerDriver:
         if image not in self._passwd:
             content = io.BytesIO()
             with suppress(FileNotFoundError, ValueError):
-                await self.get(world, "/etc/passwd", content, max_bytes=_MAX_PASSWD)
-            self._passwd[image] = _only_file(content.getvalue())
+                await self.get(world, "/etc/passwd", content, max_bytes=MAX_PASSWD)
+            self._passwd[image] = passwd_in(content.getvalue())
         found = account(user, self._passwd[image])
         if found is None:
             raise ItemError(Cause.INVALID_INPUT, f"the image {image} has no user {user.partition(':')[0]}")
@@ -462,18 +461,6 @@ def _folder(path: str, owner: Account) -> BinaryIO:
         archive.addfile(member)
     content.seek(0)
     return content
-
-
-def _only_file(archive: bytes) -> str:
-    """The text of the one file in an archive; empty if there is none."""
-    if not archive:
-        return ""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as content:
-        for member in content:
-            file = content.extractfile(member) if member.isreg() else None
-            if file is not None:
-                return file.read(_MAX_PASSWD).decode(errors="replace")
-    return ""
 
 
 def _bytes_below(folder: str) -> int | None:

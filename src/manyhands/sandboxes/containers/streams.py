@@ -27,6 +27,8 @@ _CODE_SECONDS = 5.0
 _REFUSALS = (b"OCI runtime", b"unable to find user", b"Error: ", b"cannot exec", b"runc", b"crun")
 """How an engine's words on a command that it could not start begin."""
 _NOT_STARTED = (126, 127)
+_MAX_HELD = 1 << 20
+"""Bytes that a command may write before it is known to have begun; then it waits."""
 _USER = re.compile(r"unable to find (?:user|group) ([^:\s]+)|no matching entries in (?:passwd|group) file")
 _CWD = re.compile(r'chdir to cwd \("?([^")]*)"?\)|chdir to `?([^`:\s]+)`?: No such file')
 _PROGRAM = re.compile(r'exec: "([^"]+)"|executable file `?([^`\s]+)`? not found')
@@ -60,7 +62,7 @@ class ContainerExec:
         self._stream = stream
         self._sinks = {1: output, 2: errors}
         self._held: list[tuple[int, bytes]] | None = []
-        self._said = asyncio.Event()
+        self._said, self._confirmed = asyncio.Event(), asyncio.Event()
         self._input_open = True
         self._reading = asyncio.ensure_future(self._read())
 
@@ -79,6 +81,7 @@ class ContainerExec:
         held, self._held = self._held or [], None
         for number, data in held:
             self._hand_on(number, data)
+        self._confirmed.set()
 
     async def write(self, data: bytes) -> None:
         transport = self._transport()
@@ -124,8 +127,12 @@ class ContainerExec:
         return None if connection is None else connection.transport
 
     async def _read(self) -> None:
+        held = 0
         try:
             while (message := await self._stream.read_out()) is not None:
+                held += len(message.data)
+                if held > _MAX_HELD:
+                    await self._confirmed.wait()
                 if self._held is None:
                     self._hand_on(message.stream, message.data)
                 else:

@@ -12,7 +12,7 @@ from manyhands.processes.output import Capture
 from manyhands.sandboxes.protocol import SandboxLimits
 from manyhands.sandboxes.remote import scripts
 from manyhands.sandboxes.remote.driver import Driver, World
-from manyhands.sandboxes.remote.streams import Marked, Stream
+from manyhands.sandboxes.remote.streams import Marked, Stream, is_number
 
 _BLOCK = 512
 _LOWEST_TAG, _TAGS = 1 << 40, 1 << 50
@@ -139,10 +139,10 @@ class OwnCommand:
         self.ended.set()
 
     def _note(self, words: list[str], which: int) -> None:
-        if words[0] == "pid" and words[1:] and words[1].isdigit():
+        if words[0] == "pid" and is_number(words[1:2]):
             self._pid = int(words[1][:9])
             self._note_open(self._pid)
-        elif words[0] == "end" and words[1:] and words[1].isdigit():
+        elif words[0] == "end" and is_number(words[1:2]):
             self._marks[which] = True
             if which == 1:
                 self.exit_code = int(words[1][:9])

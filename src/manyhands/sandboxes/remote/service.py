@@ -19,7 +19,7 @@ from manyhands.processes.children import ExecResult, to_the_end
 from manyhands.processes.output import Capture
 from manyhands.sandboxes.remote import scripts
 from manyhands.sandboxes.remote.place import OwnCommand, Place, result_of
-from manyhands.sandboxes.remote.streams import Marked, Stream
+from manyhands.sandboxes.remote.streams import Marked, Stream, is_number
 
 MAX_INPUT = 1 << 16
 """Bytes of input, or of script, that a service shell takes; more gets an ``exec`` of its own."""
@@ -146,14 +146,14 @@ class _Slot:
 
     def _note(self, words: list[str]) -> None:
         request = self._request
-        if words[0] == "ready" and not self.pid and words[1:] and words[1].isdigit():
+        if words[0] == "ready" and not self.pid and is_number(words[1:2]):
             self.pid = int(words[1][:9])
-            self.user = int(words[2][:9]) if words[2:] and words[2].isdigit() else 0
+            self.user = int(words[2][:9]) if is_number(words[2:3]) else 0
         if request is None or words[1:2] != [str(request.number)]:
             return
         if words[0] == "end":
             request.marks += 1
-            if words[2:] and words[2].isdigit():
+            if is_number(words[2:3]):
                 request.code = int(words[2][:9])
             if request.marks == 2:
                 request.ended.set()

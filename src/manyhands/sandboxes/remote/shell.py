@@ -21,7 +21,7 @@ from manyhands.sandboxes.commands.shell import ShellNotStarted
 from manyhands.sandboxes.commands.shell_state import Report, ShellState, bash_beginning, bash_line
 from manyhands.sandboxes.remote import scripts
 from manyhands.sandboxes.remote.place import LAST_WORDS, Place, result_of
-from manyhands.sandboxes.remote.streams import Marked, Stream
+from manyhands.sandboxes.remote.streams import Marked, Stream, is_number
 
 _OUTPUT, _STATUS = 201, 202
 _STARTING = 20.0
@@ -269,7 +269,7 @@ class RemoteShell:
             self._noise = (self._noise + data)[-1000:]
 
     def _status_mark(self, words: list[str]) -> None:
-        if words[0] == "ready" and words[1:] and words[1].isdigit():
+        if words[0] == "ready" and is_number(words[1:2]):
             self._pid = int(words[1][:9])
             self._ready[1].set()
 

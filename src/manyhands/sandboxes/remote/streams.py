@@ -62,6 +62,11 @@ class Marked:
         return 0
 
 
+def is_number(words: Sequence[str]) -> bool:
+    """Whether there is one word, which is a number as ``int`` reads it. Commands may have written it."""
+    return len(words) == 1 and words[0].isascii() and words[0].isdecimal()
+
+
 class Stream:
     """A command that runs in a world. Made by ``open_stream``."""
 
