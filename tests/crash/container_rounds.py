@@ -57,7 +57,7 @@ class ContainerRound(Round):
         return self._kill_owner(command)
 
     def _after_requests(self, command: Command, most: int) -> bool:
-        return super()._after_requests(command, max(most, self._spread))
+        return super()._after_requests(command, self._spread)
 
     def _watch(self, worker: int | None = None) -> None:
         for pid in self._containers.running(self._folder, worker):
