@@ -164,7 +164,10 @@ def test_variables_of_this_machine_reach_the_task_and_no_file_of_the_run(
     assert ran.code == 2
     assert "task a takes a value from the variable TASK_CODE, which is not set" in ran.err
     monkeypatch.setenv("TASK_CODE", "quite-a-long-code-7719")
-    assert tasks.batch("--agent_command=echo got $TOKEN").code == 0
+    ran = tasks.batch("--agent_command=echo got $TOKEN")
+    assert ran.code == 0
+    assert "tasks take the values of TASK_CODE from the environment" in ran.err
+    assert "quite-a-long" not in ran.err
     (line,) = tasks.lines()
     assert line["metadata"]["score"] == 1.0
     said = line["conversations"][-1]["value"]

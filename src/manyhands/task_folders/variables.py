@@ -41,6 +41,11 @@ def named_variables(config: TaskConfig) -> Iterator[tuple[str, str | None]]:
         yield from references(values.values())
 
 
+def handed_notice(names: Iterable[str]) -> str:
+    """What to say of variables of this machine that tasks take, as a task's author may name any."""
+    return f"tasks take the values of {', '.join(sorted(names))} from the environment; their commands can read and send them"
+
+
 def missing_variables(config: TaskConfig, environ: Mapping[str, str]) -> list[str]:
     """The variables that a task can't do without and that are not set in ``environ``."""
     return [name for name, default in named_variables(config) if default is None and name not in environ]

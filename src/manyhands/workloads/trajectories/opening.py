@@ -63,6 +63,7 @@ from manyhands.task_folders.reading import read_tasks
 from manyhands.task_folders.rules import TaskRules
 from manyhands.task_folders.session import is_external, variables_as_secret
 from manyhands.task_folders.settings import ORACLE
+from manyhands.task_folders.variables import handed_notice
 from manyhands.tools.distributions import availability_notice
 from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
 from manyhands.workloads.trajectories.dataset.task_rows import is_task_dataset
@@ -144,7 +145,7 @@ async def _made(
     prepared = await prepare(options, plan_images=partial(_planned_images, options, notice, build_logs=logs))
     check_tool_choice(options, prepared.tools)
     _check_worlds(prepared, folder, notice)
-    secrets |= _task_variables(prepared, environ)
+    secrets |= _task_variables(prepared, environ, notice)
     _dataset_notices(prepared, notice)
     kept = set_aside(folder) if adopt else None
     opened = Opened(folder, _workload(prepared, folder, secrets))
@@ -206,7 +207,7 @@ async def _continued(
     prepared = replace(prepared, counts_tags=counts_tags)
     prepared = replace(prepared, options=with_template(options, recorded.options, notice))
     _check_worlds(prepared, folder, notice)
-    secrets |= _task_variables(prepared, environ)
+    secrets |= _task_variables(prepared, environ, notice)
     keep_files(options, folder)
     workload = _workload(prepared, folder, secrets)
     return Opened(
@@ -289,12 +290,15 @@ def _without_model(options: BatchSpec) -> BatchSpec:
     return options.changed({"model": program_of(options.agent_command)})
 
 
-def _task_variables(prepared: Prepared, environ: Mapping[str, str]) -> dict[str, str]:
+def _task_variables(prepared: Prepared, environ: Mapping[str, str], notice: Notice) -> dict[str, str]:
     """The variables that tasks take from the environment, as secrets. Raises UserError for one that is not set and has no default."""
     for name, task in prepared.variables.items():
         if task is not None and name not in environ:
             raise UserError(f"task {task} takes a value from the variable {name}, which is not set")
-    return variables_as_secret({name: environ[name] for name in prepared.variables if name in environ})
+    found = {name: environ[name] for name in prepared.variables if name in environ}
+    if found:
+        notice(handed_notice(found))
+    return variables_as_secret(found)
 
 
 def _keep_logs(logs: Path, folder: Path) -> None:
