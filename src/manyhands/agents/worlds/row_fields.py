@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -18,6 +19,7 @@ MAX_TEXT = 16 << 20
 """Characters of all files of a row."""
 _MIN_MEMORY = 1 / 16
 _GIB = 1 << 30
+_USER = re.compile(r"\w[\w.-]*(:\w[\w.-]*)?")
 _NO_NETWORK = FALSE_WORDS | {"none", "no-network"}
 _NETWORK = TRUE_WORDS | {"public", "allow"}
 
@@ -106,9 +108,7 @@ def _text(value: Json) -> str:
 
 def _user(value: Json) -> str:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(value).strip()
-    if not all(
-        part.replace("-", "a").replace(".", "a").isidentifier() or part.isdigit() for part in text.split(":", 1)
-    ):
+    if not _USER.fullmatch(text):
         raise ValueError(f"is {text[:40]!r}, expected a user's name or number")
     return text
 
@@ -120,13 +120,13 @@ def _encodable(text: str) -> None:
         raise ValueError("holds characters that are not text") from None
 
 
-def _number(value: Json, least: float) -> float:
+def _number(value: Json, min_value: float) -> float:
     try:
         number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None
     except ValueError:
         number = None
-    if number is None or not least <= number < 1e9:
-        raise ValueError(f"must be a number from {least:g} on")
+    if number is None or not min_value <= number < 1e9:
+        raise ValueError(f"must be a number from {min_value:g} on")
     return number
 
 
