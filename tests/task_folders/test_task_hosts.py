@@ -1,4 +1,4 @@
-"""Which hosts a task's agent reaches: what its folder lists, and what the run allows."""
+"""What a task's agent may use and reach: what its folder says, and what the run allows."""
 
 from __future__ import annotations
 
@@ -40,3 +40,22 @@ def test_a_task_and_its_run_both_allow_a_host(tmp_path: Path, rules: TaskRules, 
 def test_hosts_that_no_sandbox_could_read_are_refused(tmp_path: Path, host: str) -> None:
     with pytest.raises(BadTask, match="allowed_hosts"):
         read_task(make_task(tmp_path / "task", toml=task_toml(f'["{host}"]')))
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (TaskRules(), (2 << 30, 1 << 30, 2, 100)),
+        (TaskRules(memory=1 << 30, disk=8 << 30, cpus=4, time_limit=500), (1 << 30, 1 << 30, 2, 100)),
+        (TaskRules(cpus=0.5, time_limit=10, multiplier=2), (2 << 30, 1 << 30, 0.5, 10)),
+        (TaskRules(multiplier=2, time_limit=150), (2 << 30, 1 << 30, 2, 150)),
+        (TaskRules(override=True, memory=8 << 30, disk=8 << 30, time_limit=500), (8 << 30, 8 << 30, 2, 500)),
+    ],
+)
+def test_a_run_only_tightens_the_limits_of_a_task_unless_it_overrides_them(
+    tmp_path: Path, rules: TaskRules, expected: tuple[float, ...]
+) -> None:
+    toml = "[environment]\nmemory_mb = 2048\nstorage_mb = 1024\ncpus = 2\n[agent]\ntimeout_sec = 100\n"
+    task = read_task(make_task(tmp_path / "task", toml=toml))
+    limits = rules.limits(task, SandboxLimits())
+    assert (limits.memory, limits.disk, limits.cpus, rules.agent_seconds(task)) == expected
