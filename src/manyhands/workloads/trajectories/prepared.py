@@ -151,6 +151,23 @@ PlanImages = Callable[[ImageDemand], Awaitable[Pins]]
 """Finds out what the images mean that rows name, see ``sandboxes.worlds.planning``."""
 
 
+_OF_DATASET = (
+    "source_fields",
+    "bad_rows",
+    "bad_count",
+    "images",
+    "pins",
+    "own_systems",
+    "own_messages",
+    "command_fields",
+    "most_memory",
+    "most_cpus",
+    "tasks",
+    "variables",
+)
+"""What is read from the rows of the dataset."""
+
+
 async def prepare(
     options: BatchSpec,
     *,
@@ -184,21 +201,7 @@ async def prepare(
     if made is not None:
         prepared = replace(prepared, layout=made.layout, built_in=made.built_in)
     if recorded is not None and gone:
-        return replace(
-            prepared,
-            source_fields=recorded.source_fields,
-            bad_rows=recorded.bad_rows,
-            bad_count=recorded.bad_count,
-            images=recorded.images,
-            pins=recorded.pins,
-            own_systems=recorded.own_systems,
-            own_messages=recorded.own_messages,
-            command_fields=recorded.command_fields,
-            most_memory=recorded.most_memory,
-            most_cpus=recorded.most_cpus,
-            tasks=recorded.tasks,
-            variables=recorded.variables,
-        )
+        return replace(prepared, **{name: getattr(recorded, name) for name in _OF_DATASET})
     scanned, pins = await _scanned(options, prepared, plan_images)
     return replace(
         prepared,
