@@ -86,6 +86,12 @@ class Listed:
     """Bytes of its own; None if that is not known."""
 
 
+def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether something that is listed is meant, as ``Driver.listed`` says: it has all these labels, with these values; an empty value
+    stands for any."""
+    return all(name in labels and value in ("", labels[name]) for name, value in wanted.items())
+
+
 class ExecStream(Protocol):
     """A command that runs in a world. What it writes goes to the two functions that ``Driver.execute`` was given, in the event loop's
     thread."""

@@ -27,7 +27,7 @@ from manyhands.core.failures import Cause
 from manyhands.processes.children import PipeReader, PipeWriter, Process, close_all, fresh_pipes, to_the_end
 from manyhands.processes.strays import remove_tree
 from manyhands.processes.system import boot
-from manyhands.sandboxes.remote.driver import FOLDER, ExecStream, Listed, World, WorldSpec
+from manyhands.sandboxes.remote.driver import FOLDER, ExecStream, Listed, World, WorldSpec, has_labels
 from manyhands.sandboxes.services.commands import get_archive, places, put_archive
 from manyhands.sandboxes.settings import SandboxSettings
 
@@ -194,8 +194,7 @@ class ApptainerDriver:
         return [
             Listed(each.id, each.labels, each.id in running, each.id.startswith("snapshot-"))
             for each in found
-            if each is not None
-            and all(name in each.labels and value in ("", each.labels[name]) for name, value in labels.items())
+            if each is not None and has_labels(each.labels, labels)
         ]
 
     async def close(self) -> None:

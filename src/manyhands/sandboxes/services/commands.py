@@ -82,6 +82,21 @@ async def ran(
         output=keep,
         errors=lambda data: complaints.extend(data[:_MAX_SAID]),
     )
+    try:
+        code = await ended(stream, input, moved, enough=enough, seconds=seconds)
+    except TimeoutError:
+        raise ItemError(Cause.SANDBOX_LOST, f"{driver.kind}: no answer within {seconds:.0f} seconds") from None
+    if code is None:
+        raise ItemError(Cause.SANDBOX_LOST, f"{driver.kind}: the connection broke")
+    return code, bytes(said), bytes(complaints)
+
+
+async def ended(
+    stream: ExecStream, input: BinaryIO | None, moved: asyncio.Event, *, enough: Callable[[], bool], seconds: float
+) -> int | None:
+    """Hand its input to a command, wait for its end, and close the stream. Returns its exit code; 0 if it is left because nothing more of
+    it is wanted (``enough``), None if the connection broke. ``moved``: what is set whenever the command wrote something. Raises
+    TimeoutError if for ``seconds`` it neither writes nor takes anything."""
     feeding = asyncio.ensure_future(_feed(stream, input, moved))
     ending = asyncio.ensure_future(stream.wait())
     try:
@@ -91,15 +106,12 @@ async def ran(
             done, _ = await asyncio.wait([ending, moving], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             moving.cancel()
             if not done:
-                raise ItemError(Cause.SANDBOX_LOST, f"{driver.kind}: no answer within {seconds:.0f} seconds")
-        code = ending.result() if ending.done() else 0
+                raise TimeoutError
+        return ending.result() if ending.done() else 0
     finally:
         feeding.cancel()
         ending.cancel()
         await to_the_end(stream.close())
-    if code is None:
-        raise ItemError(Cause.SANDBOX_LOST, f"{driver.kind}: the connection broke")
-    return code, bytes(said), bytes(complaints)
 
 
 async def put_archive(driver: Executes, world: str, archive: BinaryIO, path: str) -> None:

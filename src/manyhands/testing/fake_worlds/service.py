@@ -27,6 +27,7 @@ from aiohttp import WSMsgType, web
 from manyhands.processes.strays import remove_tree
 from manyhands.processes.system import children
 from manyhands.sandboxes.commands.cgroups import Group, make_group
+from manyhands.sandboxes.remote.driver import has_labels
 
 _FIRST_PROCESS = Path(__file__).with_name("first_process.py")
 _CAPABILITIES = [0, 1, 3, 4, 5, 6, 7, 10]
@@ -290,19 +291,15 @@ class Service:
 
     async def _list(self, request: web.Request) -> web.Response:
         wanted = json.loads(request.query.get("labels", "{}"))
-
-        def fits(labels: dict[str, str]) -> bool:
-            return all(name in labels and value in ("", labels[name]) for name, value in wanted.items())
-
         found = [
             {"id": world.id, "labels": world.spec["labels"], "running": world.running, "snapshot": False}
             for world in self._worlds.values()
-            if fits(world.spec["labels"])
+            if has_labels(world.spec["labels"], wanted)
         ]
         found += [
             {"id": id, "labels": kept["labels"], "running": False, "snapshot": True}
             for id, kept in self._snapshots.items()
-            if fits(kept["labels"])
+            if has_labels(kept["labels"], wanted)
         ]
         return web.json_response(found)
 

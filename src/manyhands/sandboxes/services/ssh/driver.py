@@ -13,14 +13,15 @@ import posixpath
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.processes.children import to_the_end
-from manyhands.sandboxes.remote.driver import FOLDER, OWNER, RUN, ExecStream, Listed, World, WorldSpec
+from manyhands.sandboxes.remote.driver import FOLDER, OWNER, RUN, ExecStream, Listed, World, WorldSpec, has_labels
+from manyhands.sandboxes.services.commands import ended
 from manyhands.sandboxes.services.ssh import scripts
 from manyhands.sandboxes.services.ssh.connections import (
     Connections,
@@ -41,7 +42,6 @@ _SECONDS = 60.0
 _COPY_SECONDS = 600.0
 """How long copying or removing a world may take, or sending one part of an archive."""
 _SIZE_SECONDS = 20
-_PART = 1 << 18
 _PARTS_OF_MARK = 4
 """Of a run's mark behind the run's id, see ``processes.strays``."""
 _MAX_SAID = 1 << 26
@@ -235,7 +235,7 @@ class SshDriver:
         entries, _, sizes = output.decode(errors="surrogateescape").partition("\n\n")
         kib = {path: int(size) << 10 for size, path in _pairs(sizes) if size.isdecimal()}
         found = (_entry(line, kib) for line in entries.splitlines())
-        return [each for each in found if each is not None and _fits(each.labels, labels)]
+        return [each for each in found if each is not None and has_labels(each.labels, labels)]
 
     async def close(self) -> None:
         connections, self._connections = self._connections, None
@@ -291,21 +291,11 @@ class SshDriver:
             stream = await connections.start(f"begun\n{script}", keep, complaints.feed)
         except NotBegun as error:
             raise self._lost("", error.code, error.noise) from None
-        feeding = asyncio.ensure_future(_feed(stream, input, moved))
-        ending = asyncio.ensure_future(stream.wait())
         try:
-            while not ending.done() and not enough():
-                moved.clear()
-                waiting = asyncio.ensure_future(moved.wait())
-                done, _ = await asyncio.wait([ending, waiting], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
-                if not done:
-                    raise ItemError(Cause.SANDBOX_LOST, f"ssh: no answer of {self._host} within {seconds:.0f} seconds")
-            code = ending.result() if ending.done() else 0
-        finally:
-            feeding.cancel()
-            ending.cancel()
-            await to_the_end(stream.close())
+            code = await ended(stream, input, moved, enough=enough, seconds=seconds)
+        except TimeoutError:
+            waited = f"no answer of {self._host} within {seconds:.0f} seconds"
+            raise ItemError(Cause.SANDBOX_LOST, f"ssh: {waited}") from None
         if code is None or (code and code not in accepted):
             raise self._lost("", code, complaints.data)
         return code, said.data, complaints.data
@@ -334,14 +324,6 @@ def _refusing() -> Iterator[None]:
         yield
     except ValueError as error:
         raise ItemError(Cause.INVALID_INPUT, str(error)) from error
-
-
-async def _feed(stream: ExecStream, input: BinaryIO | None, moved: asyncio.Event) -> None:
-    with suppress(ConnectionError):  # how it ended says why
-        while input is not None and (part := await asyncio.to_thread(input.read, _PART)):
-            await stream.write(part)
-            moved.set()
-    await stream.close_input()
 
 
 def _check(spec: WorldSpec, machine: Machine) -> None:
@@ -407,10 +389,6 @@ def _entry(line: str, sizes: Mapping[str, int]) -> Listed | None:
         return None
     labels_of = {str(key): str(value) for key, value in said.items()}
     return Listed(name, labels_of, runs == "1", kind == "snapshots", sizes.get(f"{kind}/{name}"))
-
-
-def _fits(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(name in labels and value in ("", labels[name]) for name, value in wanted.items())
 
 
 def _name(spec: WorldSpec) -> str:
