@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine_keeper import _belonging
+from tests.support.engine_keeper import belonging
 from tests.support.engines import Engine, started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ with started({kind!r}, Path({str(tmp_path)!r})) as state:
     assert user.stdout is not None
     folder = Path(user.stdout.readline().decode().strip())
     assert folder.is_dir()
-    assert len(_belonging(folder)) > 2
+    assert len(belonging(folder)) > 2
     with started(kind, tmp_path):
         os.kill(user.pid, signal.SIGKILL)
         user.wait()
@@ -66,5 +66,5 @@ with started({kind!r}, Path({str(tmp_path)!r})) as state:
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not folder.exists()
-    assert _belonging(folder) == []
+    assert belonging(folder) == []
     assert str(folder) not in Path("/proc/self/mounts").read_text()

@@ -268,7 +268,7 @@ def listens(address: str, port: int) -> bool:
 
 def remove_leftovers(folder: Path) -> None:
     """End what an engine left running, undo its mounts, and remove its folder."""
-    for pid in _belonging(folder):
+    for pid in belonging(folder):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -284,7 +284,7 @@ def remove_leftovers(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _belonging(folder: Path) -> list[int]:
+def belonging(folder: Path) -> list[int]:
     """Processes that name the folder in their command line, or whose root lies in it, or in whose environment a rootless engine's is."""
     mark = f"{folder}/".encode()
     rootless = next((user.pw_uid for user in pwd.getpwall() if user.pw_name == ROOTLESS_USER), None)

@@ -102,7 +102,7 @@ class Furnishing:
         return Furnished(self, item, fields or {})
 
     @property
-    def _starts_in_workspace(self) -> bool:
+    def starts_in_workspace(self) -> bool:
         """Whether commands start in the workspace although there is a project: what is copied there is to be worked on."""
         return self.cwd is None and self.project is not None and self.template is not None
 
@@ -128,7 +128,7 @@ class Furnished:
             run_mark,
             name,
             image=None if run.ignore_images else item.image,
-            cwd=item.cwd or run.cwd or ("." if run._starts_in_workspace else None),
+            cwd=item.cwd or run.cwd or ("." if run.starts_in_workspace else None),
             user=item.user or run.user,
             environment={**item.environment, **run.environment},
             limits=self._limits(),

@@ -37,7 +37,7 @@ from manyhands.sandboxes.containers.requests import (
     limited,
     workspace_of,
 )
-from manyhands.sandboxes.containers.streams import ContainerExec, not_startable, started
+from manyhands.sandboxes.containers.streams import ContainerExec, mark_closed, not_startable, response_of, started
 from manyhands.sandboxes.remote.driver import Listed, World, WorldSpec
 
 SNAPSHOT_SECONDS = 1800.0
@@ -333,8 +333,8 @@ class ContainerDriver:
         lifeline = self._lifelines.pop(world, None)
         if lifeline is None:
             return
-        lifeline._closed = True  # its own close waits for nothing either, but fails where the other end was first
-        response = lifeline._resp
+        mark_closed(lifeline)  # its own close waits for nothing either, but fails where the other end was first
+        response = response_of(lifeline)
         if response is not None:
             response.close()
 

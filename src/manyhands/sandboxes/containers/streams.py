@@ -46,6 +46,16 @@ def not_startable(kind: str, said: str) -> ItemError:
     return ItemError(Cause.SANDBOX_LOST, f"{kind}: can't start a command: {text}")
 
 
+def response_of(stream: Stream) -> aiohttp.ClientResponse | None:
+    """The response whose connection a stream uses; None before it is connected. aiodocker has no public name for it."""
+    return stream._resp
+
+
+def mark_closed(stream: Stream) -> None:
+    """Have aiodocker not warn of a stream whose other end closed first."""
+    stream._closed = True
+
+
 class ContainerExec:
     """A started command. Made by ``started``."""
 
@@ -119,10 +129,10 @@ class ContainerExec:
         if self._transport() is not None:
             with suppress(aiohttp.ClientError, OSError, RuntimeError):
                 await self._stream.close()
-        self._stream._closed = True  # else aiodocker warns of streams whose other end closed first
+        mark_closed(self._stream)
 
     def _transport(self) -> asyncio.Transport | None:
-        response = self._stream._resp
+        response = response_of(self._stream)
         connection = None if response is None else response.connection
         return None if connection is None else connection.transport
 
