@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from tests.support.commands import PROGRAM, environment
 from tests.support.forked import forked_program
 from tests.support.image_doubles import NAME as BOXES
 from tests.support.image_doubles import Boxes, boxes, pin_of
+from tests.support.made_tasks import make_task
 from tests.support.own_agent import installed
 from tests.support.ssh_servers import REFUSED, ssh_server
+from tests.support.world_checks import WORLD_CHECKS
 
 Check = Callable[[BatchFolder], None]
 CHECKS: dict[str, Check] = {}
@@ -887,6 +890,121 @@ def _unenforced_limits(folder: BatchFolder) -> None:
         folder.write_rows([{"prompt": "one", "image": "own:1"}])
         assert "can't enforce the limits of memory, cpu seconds" in refused(folder, f"--sandbox={BOXES}")
         assert len(_seen(folder, registry, "r", "--unenforced_limits")) == 1
+
+
+# --- What an item's sandbox is given
+
+
+class WorldRuns:
+    """Batches for ``WORLD_CHECKS``."""
+
+    def __init__(self, folder: BatchFolder) -> None:
+        self.path = folder.path
+        self._folder = folder
+        self._runs = 0
+
+    def collected(self, *words: str, row: Mapping[str, object] | None = None) -> str | None:
+        self._runs += 1
+        name = f"w{self._runs}"
+        self._folder.write_rows([{"prompt": "one", "name": "a", **(row or {})}])
+        with ServerThread([REASONED]) as server:
+            ran = self._folder.batch(f"--base_url={server.base_url}", f"--run_name={name}", *words)
+        assert ran.code in (0, 1), ran
+        assert len(server.requests) == 1 - ran.code
+        return None if ran.code else str(self._folder.lines(name=name)[0]["metadata"]["collected"])
+
+    def refused(self, *words: str) -> str:
+        return refused(self._folder, *words)
+
+
+def _check_of_world(check: Callable[[WorldRuns], None]) -> Check:
+    return lambda folder: check(WorldRuns(folder))
+
+
+for _name in WORLD_CHECKS:
+    option(_name)(_check_of_world(WORLD_CHECKS[_name]))
+
+
+# --- Task folders
+
+
+def _task(folder: BatchFolder, run: str, *words: str, code: int = 0, **parts: Any) -> list[dict[str, Any]]:
+    """The trajectories of a batch of the folder ``tasks``, which has a task ``a``: its score is what the file ``out`` says."""
+    test = "#!/bin/bash\ncp out /logs/verifier/reward.txt\n"
+    make_task(folder.path / "tasks" / "a", **{"test": test, **parts})
+    ran = folder.batch("--dataset_file=tasks", "--sandbox=bubblewrap", f"--run_name={run}", *words)
+    assert ran.code == code, ran
+    return folder.lines(name=run) if folder.run(run).exists() else []
+
+
+@option("agent_command")
+def _agent_command(folder: BatchFolder) -> None:
+    command = "cat >read; cmp read {instruction_file} && echo 0.5 >out; echo {instruction}"
+    (line,) = _task(folder, "r", f"--agent_command={command}", instruction="It's this.\n")
+    assert line["metadata"]["score"] == 0.5
+    assert "It's this." in line["conversations"][-1]["value"]
+    assert "task folders" in refused(folder, "--agent_command=true")
+
+
+@option("reward")
+def _reward(folder: BatchFolder) -> None:
+    test = '#!/bin/bash\necho \'{"x": 0.25, "y": 0.75}\' >/logs/verifier/reward.json\n'
+    (line,) = _task(folder, "r", "--agent_command=true", "--reward=y", test=test)
+    assert line["metadata"]["score"] == 0.75
+    assert "task folders" in refused(folder, "--reward=y")
+
+
+@option("skip_invalid")
+def _skip_invalid(folder: BatchFolder) -> None:
+    make_task(folder.path / "tasks" / "bad", toml="[environment]\ngpus = 2\n")
+    assert _task(folder, "strict", "--agent_command=echo 1 >out", code=2) == []
+    assert len(_task(folder, "lenient", "--agent_command=echo 1 >out", "--skip_invalid")) == 1
+    assert "gpus" in json.dumps(folder.lines("failures.jsonl", name="lenient"))
+
+
+def _score_of_slow_agent(folder: BatchFolder, run: str, *words: str) -> float:
+    """0 if the agent's time ended before the agent did; the task gives it a second."""
+    slow = "--agent_command=echo 0 >out; sleep 2; echo 1 >out"
+    (line,) = _task(folder, run, slow, *words, toml="[agent]\ntimeout_sec = 1\n")
+    return float(line["metadata"]["score"])
+
+
+@option("timeout_multiplier")
+def _timeout_multiplier(folder: BatchFolder) -> None:
+    assert _score_of_slow_agent(folder, "once") == 0
+    assert _score_of_slow_agent(folder, "longer", "--timeout_multiplier=60") == 1
+    assert "--timeout_multiplier" in refused(folder, "--timeout_multiplier=0")
+
+
+@option("override_task")
+def _override_task(folder: BatchFolder) -> None:
+    assert _score_of_slow_agent(folder, "task", "--time_limit=60") == 0
+    assert _score_of_slow_agent(folder, "run", "--time_limit=60", "--override_task") == 1
+
+
+@option("time_limit")
+def _time_limit(folder: BatchFolder) -> None:
+    def reply(request: RecordedRequest) -> Reply:
+        return ScriptedResponse(REASONED, delay=20.0) if len(request.body["messages"]) > 2 else shell("echo begun")
+
+    with ServerThread(reply) as server:
+        words = (f"--base_url={server.base_url}", "--max_samples=1", "--time_limit=2")
+        began = time.monotonic()
+        ran = folder.batch(*words)
+        assert time.monotonic() - began < 18
+    assert ran.code == 0, ran
+    (line,) = folder.lines()
+    assert not line["completed"]
+    assert "begun" in next(turn["value"] for turn in line["conversations"] if turn["from"] == "tool")
+    assert "--time_limit" in refused(folder, "--time_limit=0")
+
+
+@option("id_field")
+def _id_field(folder: BatchFolder) -> None:
+    folder.write_rows([{"prompt": "one", "id": 1, "key": "first"}, {"prompt": "two", "id": 2, "key": "second"}])
+    asked(folder, "--id_field=key")
+    assert [line["metadata"]["item"] for line in folder.lines()] == ["id:first#0", "id:second#0"]
+    assert "nowhere" in refused(folder, "--id_field=nowhere")
 
 
 @option("tool_timeout")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import csv
 import gzip
 import json
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +36,7 @@ from tests.support.image_doubles import Boxes, boxes, pin_of
 from tests.support.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
 from tests.support.own_agent import installed
 from tests.support.ssh_servers import REFUSED, ssh_server
+from tests.support.world_checks import WORLD_CHECKS
 
 Check = Callable[[JobFolder], None]
 CHECKS: dict[str, Check] = {}
@@ -806,6 +808,43 @@ def _sequential_tools(folder: JobFolder) -> None:
     assert "written meanwhile" in tool_results(parallel)[0]
     sequential = asked(folder, *words, "--job_name=s", "--sequential_tools", responses=first(calls))
     assert "written meanwhile" not in tool_results(sequential)[0]
+
+
+# --- What a row's sandbox is given
+
+
+class WorldRuns:
+    """Jobs for ``WORLD_CHECKS``."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self.path = folder.path
+        self._folder = folder
+        self._runs = 0
+
+    def collected(self, *words: str, row: Mapping[str, object] | None = None) -> str | None:
+        self._runs += 1
+        cells = {"name": "a", "text": "one", **(row or {})}
+        with (self.path / "rows.csv").open("w", encoding="utf-8", newline="") as handle:
+            values = [each if isinstance(each, str) else json.dumps(each) for each in cells.values()]
+            csv.writer(handle).writerows([list(cells), values])
+        with ServerThread(reporting()) as server:
+            usual = (f"--base_url={server.base_url}", "--toolsets=terminal", "--sandbox=local")
+            names = (f"--job_name=w{self._runs}", f"--output_csv_path=w{self._runs}.csv")
+            ran = spawn(self._folder, *usual, *names, *words)
+        (found,) = self._folder.rows(f"w{self._runs}.csv")
+        assert ran.code == (0 if found["status"] == "completed" else 1), ran
+        return None if ran.code else found["collected"]
+
+    def refused(self, *words: str) -> str:
+        return refused(self._folder, "--model=simulated", "--toolsets=terminal", "--sandbox=local", *words)
+
+
+def _check_of_world(check: Callable[[WorldRuns], None]) -> Check:
+    return lambda folder: check(WorldRuns(folder))
+
+
+for _name in WORLD_CHECKS:
+    option(_name)(_check_of_world(WORLD_CHECKS[_name]))
 
 
 # --- Container images

@@ -138,8 +138,11 @@ class BoxBackend:
         assert request.image is not None
         assert self._boxes.here(request.image).exists()
         self._boxes.note("made", request.image)
+        self._boxes.note("user", str(request.user))
+        self._boxes.note("cpus", str(request.limits.cpus))
+        self._boxes.note("memory", str(request.limits.memory))
         environment = {**(request.environment or {}), "BOX": request.image}
-        return await self._local.create(replace(request, image=None, environment=environment))
+        return await self._local.create(replace(request, image=None, user=None, environment=environment))
 
 
 class BoxDriver:

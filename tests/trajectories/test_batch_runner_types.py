@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
@@ -31,6 +31,8 @@ NOT_FOR_PYTHON = {
     "workspace_digest",
 }
 """What ``run`` is told, what only a command line can do, and what is taken from other settings."""
+ALSO_TAKEN: dict[str, dict[Any, Any]] = {"container_env": {Mapping[str, str | None]: {"A": "b", "PATH": None}}}
+"""What settings are read from besides values of their own type, with an example."""
 SNIPPET = """
 from manyhands import BatchRunner
 
@@ -65,7 +67,10 @@ def test_the_keywords_are_the_settings() -> None:
     keywords = get_type_hints(BatchKeywords)
     assert explicit() | set(keywords) == set(BatchSpec.fields) - NOT_FOR_PYTHON
     for name, hint in keywords.items():
-        assert kinds(hint) == kinds(bare_type(BatchSpec.fields[name].annotation)), name
+        other = ALSO_TAKEN.get(name, {})
+        assert kinds(hint) == kinds(bare_type(BatchSpec.fields[name].annotation)) | set(other), name
+        for example in other.values():
+            assert BatchSpec.make({"dataset_file": "d", "batch_size": 1, "run_name": "r", name: example})
 
 
 @pytest.mark.timeout(300)  # the first run of a checkout has nothing in mypy's cache

@@ -77,6 +77,8 @@ from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 if TYPE_CHECKING:
     from manyhands.graders.conversations.grade_file import GradeFile
 
+_FOR_TASKS = ("agent_command", "override_task", "timeout_multiplier", "reward", "skip_invalid")
+"""Settings that mean nothing without tasks."""
 BAD_ROWS_SHOWN = 20
 
 
@@ -258,9 +260,7 @@ def _with_rules(options: BatchSpec) -> BatchSpec:
     """With what the settings say of all tasks, as a record can't tell which of them were given. Raises UserError for settings that
     contradict each other, and where there are no tasks, for those that are for tasks alone."""
     if not is_task_dataset(options.dataset_file):
-        given: list[str] = [
-            name for name in ("agent_command", "override_task", "timeout_multiplier") if name in options.given
-        ]
+        given = [name for name in _FOR_TASKS if name in options.given]
         given += ["agent=oracle"] if options.agent == ORACLE else []
         if given:
             raise UserError(f"--{given[0]} is for task folders, and {options.dataset_file} is none and holds none")
