@@ -83,7 +83,8 @@ class Engine:
             said = answer.read()
         finally:
             connection.close()
-        if answer.status in (304, 404, 409) and missing is not _REFUSE:
+        gone = answer.status == 500 and b"no such container" in said  # Podman, of one that is just being removed
+        if (gone or answer.status in (304, 404, 409)) and missing is not _REFUSE:
             return missing
         assert answer.status < 300, (path, answer.status, said)
         return json.loads(said) if said.strip() else {}
