@@ -111,6 +111,34 @@ async def test_users_are_given_by_name_or_number_and_own_their_workspace(worlds:
         assert caught.value.cause is Cause.INVALID_INPUT
 
 
+async def test_root_can_do_what_containers_may_and_users_nothing_whoever_the_container_is_for(worlds: Worlds) -> None:
+    engine = worlds.engine
+    made = engine.client("create", "--network", "none", engine.full, "sh").strip()
+    image = f"of-tester-{worlds.run}:1"
+    engine.client("commit", "--change", "USER tester", made, image)
+    engine.client("rm", made)
+    facts = "id -u; id -G; echo $HOME; sed -n 's/^CapEff:\t//p; s/^CapPrm:\t//p; s/^CapAmb:\t//p' /proc/self/status"
+    tester = "1000\n1000\n/home/tester\n" + 3 * "0000000000000000\n"
+    root = 2 * "00000000000404fb\n"
+    of_image = await worlds.make(image=image)
+    asked = await worlds.make(user="tester:1000")
+    for world in (of_image, asked):
+        assert world.home == "/home/tester"
+        assert await worlds.sh(world, facts) == tester
+        said = (await worlds.sh(world, facts, user="root")).split("\n", 3)
+        assert (said[0], said[2], said[1].split()[0]) == ("0", "/root", "0")
+        assert sorted(said[3].splitlines(True))[1:] == root.splitlines(True)
+        await worlds.sh(world, "chmod 000 /workspace && echo x > /workspace/x && chown 1234 /workspace/x", user="root")
+    snapshot = await worlds.driver.snapshot(of_image.id, {RUN: worlds.run})
+    again = await worlds.make(image=snapshot)
+    assert again.home == "/home/tester"
+    assert await worlds.sh(again, f"cd /; {facts}") == tester
+    for world in (of_image, again):
+        await worlds.driver.delete(world.id)
+    await worlds.driver.delete_snapshot(snapshot)
+    engine.client("rmi", image)
+
+
 async def test_archives_come_and_go_with_their_owners(worlds: Worlds) -> None:
     world = await worlds.make()
     sent = io.BytesIO()

@@ -59,6 +59,21 @@ def test_a_dockerfile_that_does_not_build_is_refused_in_one_line_or_skipped(on_d
     assert "does not build" in json.dumps(failure)
 
 
+def test_root_verifies_with_all_rights_what_the_agents_user_left(on_docker: Engine, tmp_path: Path) -> None:
+    make_task(
+        tmp_path / "tasks/a",
+        toml=f'[agent]\nuser = "tester"\n[environment]\ndocker_image = "{on_docker.full}"\n',
+        solve="#!/bin/sh\nid -un > /tmp/who; chmod 600 /tmp/who\n",
+        test="#!/bin/sh\ncat /tmp/who && chown 1234 /tmp/who && echo 1 > /logs/verifier/reward.txt\n",
+        files={"tests/data/more.txt": "more\n"},
+    )
+    ran = run_command(tmp_path, "batch", "--dataset_file=tasks", "--agent=oracle", *USUAL)
+    assert ran.code == 0, ran.err
+    (line,) = read_lines(tmp_path / "data/r/trajectories.jsonl")
+    assert line["metadata"]["score"] == 1.0
+    assert (tmp_path / "data/r/artifacts/1-1/logs/verifier/test-stdout.txt").read_text() == "tester\n"
+
+
 @pytest.mark.slow
 def test_twenty_tasks_come_to_what_their_verifiers_say(on_docker: Engine, tmp_path: Path) -> None:
     wanted = twenty_tasks(tmp_path / "tasks", on_docker.full, "tester")

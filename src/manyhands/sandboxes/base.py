@@ -125,6 +125,10 @@ class CommandSandbox:
         return self._launcher.kind
 
     @property
+    def other_users(self) -> bool:
+        return self._launcher.other_users
+
+    @property
     def workspace(self) -> str:
         return self._launcher.workspace
 

@@ -70,6 +70,8 @@ def _family(process: int) -> _Family:
 
 
 class _LocalLauncher:
+    other_users = False
+
     def __init__(
         self,
         request: SandboxRequest,

@@ -113,6 +113,11 @@ class Sandbox(Protocol):
         ...
 
     @property
+    def other_users(self) -> bool:
+        """Whether ``run`` takes a ``user``."""
+        ...
+
+    @property
     def workspace(self) -> str:
         """The workspace's path inside."""
         ...

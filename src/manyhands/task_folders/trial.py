@@ -56,11 +56,10 @@ _VERIFIER = "verifier"
 """In an attempt's folder: that of the sandbox which the verifier has for itself."""
 _SECONDS = 120.0
 SHELL = ("sh", "-c")
-_CONTAINERLESS = ("bubblewrap", "local")
 _PREPARED = 'mkdir -p "$@" && chmod 777 "$@"'
 _VERIFY = '"$0" > "$1" 2>&1 < /dev/null'
 _IN_BASH = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
-_MOVE = 'mkdir -p "$2" && cp -R "$1"/. "$2"/'
+_UNPACK = 'mkdir -p -- "$1" && exec tar -x -C "$1" -f -'
 _EXISTS = '[ -e "$1" ]'
 
 
@@ -334,21 +333,19 @@ class TaskTrial:
 
 async def put_files(sandbox: Sandbox, archive: BinaryIO, path: str, task: Task) -> None:
     """Unpack files of a task where its agent's user might not be able to. Raises ToolError."""
-    if task.config.agent.user is None or root_of(sandbox) is None:
+    root = root_of(sandbox)
+    if task.config.agent.user is None or root is None:
         await sandbox.put(archive, path)
         return
-    aside = f"/tmp/.{task.digest}"
-    await sandbox.put(archive, aside)
-    moving = [*SHELL, _MOVE, "sh", aside, path]
-    result = await sandbox.run(moving, timeout=_SECONDS, user="root")
+    unpacking = [*SHELL, _UNPACK, "sh", path]
+    result = await sandbox.run(unpacking, timeout=_SECONDS, input=archive.read(), user=root)
     if result.exit_code != 0:
         raise ToolError(f"can't unpack into {path}: {_last_words(result.output)}")
-    await sandbox.run(["rm", "-rf", "--", aside], timeout=_SECONDS)
 
 
 def root_of(sandbox: Sandbox) -> str | None:
     """Who may do everything inside; None where there is nobody else than who runs commands."""
-    return None if sandbox.kind in _CONTAINERLESS else "root"
+    return "0" if sandbox.other_users else None
 
 
 def kept_folder(run_folder: Path, context: Context) -> Path:

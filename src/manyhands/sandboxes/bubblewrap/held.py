@@ -28,6 +28,7 @@ class HeldLauncher(ABC, Generic[Held]):
     """A ``Launcher`` of commands that all end with what holds their namespaces, which is started anew if it was killed."""
 
     kind = "bubblewrap"
+    other_users = False
     tag: int | None = None
 
     def __init__(

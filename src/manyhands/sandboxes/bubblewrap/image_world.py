@@ -101,6 +101,8 @@ class ImageAnchor(HeldNamespaces):
 
 
 class _ImageLauncher(HeldLauncher[ImageAnchor]):
+    other_users = True
+
     def __init__(
         self,
         request: SandboxRequest,

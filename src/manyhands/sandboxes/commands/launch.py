@@ -46,6 +46,11 @@ class Launcher(Protocol):
     def kind(self) -> str: ...
 
     @property
+    def other_users(self) -> bool:
+        """Whether commands can be another user's."""
+        ...
+
+    @property
     def workspace(self) -> str:
         """The workspace's path inside."""
         ...

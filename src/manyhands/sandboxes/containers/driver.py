@@ -31,10 +31,12 @@ from manyhands.sandboxes.containers.client import EngineClient, quoted
 from manyhands.sandboxes.containers.requests import (
     DIRECTORY_LABEL,
     LIMITS_LABEL,
+    USER_LABEL,
     WORKSPACE,
     EngineBounds,
     container_request,
     limited,
+    user_of,
     workspace_of,
 )
 from manyhands.sandboxes.containers.streams import ContainerExec, mark_closed, not_startable, response_of, started
@@ -162,6 +164,8 @@ class ContainerDriver:
             command = limited(command, labels.get(LIMITS_LABEL, ""))
         if directory is None:
             directory = labels.get(DIRECTORY_LABEL)
+        if user is None:
+            user = labels.get(USER_LABEL)
         async with self._client.calls("start a command") as docker:
             try:
                 made = await docker.containers.container(world).exec(
@@ -290,7 +294,7 @@ class ContainerDriver:
             return (await docker.containers.create(body, name=name)).id
 
     async def _begun(self, world: str, spec: WorldSpec, image: Mapping[str, Any]) -> World:
-        user = spec.user if spec.user is not None else str(image.get("User") or "")
+        user = user_of(spec, image)
         owner = ROOT if user in ("", "0", "root") else await self._account(world, user, spec.image or "")
         workspace = workspace_of(image)
         if workspace == WORKSPACE and owner.user != 0:

@@ -3,6 +3,9 @@
 Its first process is the *lifeline*: a shell that waits for the end of its own input, to which the world's owner is attached. When the
 owner ends, however it does, the engine closes that input, the shell ends, and with it everything in the container; the files stay. While it
 waits, the shell reaps whatever processes are left to it.
+
+The lifeline is always root's, and each command is given its user: where a container is another user's, engines leave even root no
+capabilities.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ CAPABILITIES = (
 """Those that commands keep: enough for package managers, ``su`` and servers; none that reaches beyond the container."""
 WORKSPACE = "/workspace"
 """Where agents work if the image names no folder."""
-DIRECTORY_LABEL, LIMITS_LABEL = "manyhands.directory", "manyhands.limits"
-"""Where commands start, and ``ulimit`` words for the bounds of single processes: what a later process must know of a container."""
+DIRECTORY_LABEL, LIMITS_LABEL, USER_LABEL = "manyhands.directory", "manyhands.limits", "manyhands.user"
+"""Where commands start, ``ulimit`` words for the bounds of single processes, and who runs commands where nobody else is asked for: what a
+later process must know of a container, and a container of a snapshot of another."""
 SHM_BYTES = 256 << 20
 _LIFELINE = """\
 exec 3<&0
@@ -45,6 +49,14 @@ def workspace_of(image: Mapping[str, Any]) -> str:
     """The folder where agents work: what the image says, unless that is the root. ``image``: its ``Config``."""
     said = str(image.get("WorkingDir") or "/")
     return said if said.strip("/") else WORKSPACE
+
+
+def user_of(spec: WorldSpec, image: Mapping[str, Any]) -> str:
+    """Who runs commands; empty for root. ``image``: the image's ``Config``, which names root if it is a snapshot."""
+    if spec.user is not None:
+        return spec.user
+    labels: Mapping[str, str] = image.get("Labels") or {}
+    return str(labels.get(USER_LABEL, image.get("User") or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +78,19 @@ def container_request(spec: WorldSpec, image: Mapping[str, Any], engine: EngineB
     """The body of the request that makes a container. ``image``: the image's ``Config``."""
     workspace = workspace_of(image)
     bounds = f"-f {spec.limits.file_size // 512} -t {spec.limits.cpu_seconds} -c 0"
-    labels = {DIRECTORY_LABEL: spec.directory or workspace, LIMITS_LABEL: bounds, **spec.labels}
-    body: dict[str, Any] = {
+    labels = {
+        DIRECTORY_LABEL: spec.directory or workspace,
+        LIMITS_LABEL: bounds,
+        USER_LABEL: user_of(spec, image),
+        **spec.labels,
+    }
+    return {
         "Image": spec.image,
         "Entrypoint": ["/bin/sh"],
         "Cmd": ["-c", _LIFELINE],
         "Env": [f"{name}={value}" for name, value in spec.environment.items()],
         "Labels": labels,
+        "User": "0",
         "WorkingDir": workspace,
         "OpenStdin": True,
         "StdinOnce": True,
@@ -83,9 +101,6 @@ def container_request(spec: WorldSpec, image: Mapping[str, Any], engine: EngineB
         "StopTimeout": 1,
         "HostConfig": _host_config(spec, engine),
     }
-    if spec.user is not None:
-        body["User"] = spec.user
-    return body
 
 
 def limited(command: Sequence[str], bounds: str) -> list[str]:

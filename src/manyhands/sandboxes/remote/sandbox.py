@@ -94,6 +94,10 @@ class RemoteSandbox:
         return self._driver.kind
 
     @property
+    def other_users(self) -> bool:
+        return True
+
+    @property
     def workspace(self) -> str:
         return self._world.workspace
 
