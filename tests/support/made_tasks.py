@@ -124,6 +124,6 @@ def twenty_tasks(folder: Path, image: str, user: str) -> dict[str, object]:
         {"reward": 1.0},
         f"cat < /tmp/served > {reward}",
         toml=f"{named}[verifier]\ntimeout_sec = 20\n",
-        solve="mkfifo /tmp/served; setsid sh -c 'echo 1 > /tmp/served' > /dev/null 2>&1 &\nsleep 0.5\n",
+        solve="mkfifo /tmp/served; (echo began; echo 1 > /tmp/served) &\nsleep 0.5\n",
     )
     return wanted

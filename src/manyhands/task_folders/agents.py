@@ -37,6 +37,14 @@ NO_LIMIT = 7 * 24 * 3600.0
 """Seconds for a program where nothing says how long it may take."""
 _IN_BASH = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
 _SOLVE = 'exec "$1" < /dev/null'
+# $1 a file for the output, then the program. In a session of its own, what it leaves in the background is not ended with it: its tests may
+# ask a server that it started. For the same reason the output is a file, which nobody stops reading.
+_LEAVING = """\
+output=$1; shift
+if command -v setsid >/dev/null 2>&1; then (exec setsid "$@" >"$output" 2>&1); else ("$@" >"$output" 2>&1); fi
+exit $?
+"""
+_SHOWN = '[ ! -f "$1" ] || exec cat -- "$1"'
 
 
 def command_template(command: str) -> CommandTemplate:
@@ -91,18 +99,21 @@ class TaskProgram:
             script = f"{SOLUTION_INSIDE}/{SOLVE_SCRIPT}"
             await sandbox.run(["chmod", "+x", script], timeout=60.0, user=root_of(sandbox))
             command = [*SHELL, _SOLVE, "sh", script]
+            kept = f"{AGENT_LOGS}/oracle.txt"
             variables = {"DEBIAN_FRONTEND": "noninteractive", **resolved(task.config.solution.env, self.environ)}
-            result = await sandbox.run(command, timeout=limit, max_output=MAX_OUTPUT, environment=variables)
+            given = b""
         else:
             await sandbox.write_file(INSTRUCTION_FILE, task.instruction.encode())
             values = {"instruction": task.instruction, "instruction_file": INSTRUCTION_FILE}
-            words = [*SHELL, _IN_BASH, "sh", command_template(self.command).shown(values)]
-            given = task.instruction.encode()
-            result = await sandbox.run(words, timeout=limit, max_output=MAX_OUTPUT, input=given)
-        text = KNOWN.text(result.output.decode(errors="replace"))
+            command = [*SHELL, _IN_BASH, "sh", command_template(self.command).shown(values)]
+            kept, given, variables = f"{AGENT_LOGS}/program.txt", task.instruction.encode(), {}
+        leaving = [*SHELL, _LEAVING, "sh", kept, *command]
+        result = await sandbox.run(leaving, timeout=limit, input=given, environment=variables)
+        shown = await sandbox.run([*SHELL, _SHOWN, "sh", kept], timeout=60.0, max_output=MAX_OUTPUT)
+        text = KNOWN.text((shown.output or result.output).decode(errors="replace"))
         output: dict[str, Any] = {
             "exit_code": None if result.timed_out else result.exit_code,
-            "omitted": result.omitted,
+            "omitted": shown.omitted,
             "seconds": math.ceil(result.seconds * 1000) / 1000,
         }
         usage = ZERO
