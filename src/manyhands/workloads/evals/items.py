@@ -58,6 +58,8 @@ class ItemRecord(TypedDict, total=False):
     stops_early: bool
     file_changes: str
     collected: dict[str, Any]
+    verified: dict[str, Any]
+    """Of a task folder, see ``Answer.verified``."""
     before_each_output: str
     after_each_output: str
     workspace: str

@@ -214,4 +214,5 @@ def answer_record(item: TestItem, answer: Answer, *, simulated: bool) -> dict[st
         "notices": list(answer.notices),
         "simulated": simulated,
         **({} if answer.collected is None else {"collected": dict(answer.collected)}),
+        **({} if answer.verified is None else {"verified": dict(answer.verified)}),
     }

@@ -67,9 +67,12 @@ class RecordedTarget:
             raise ItemError(Cause.TARGET_ERROR, f"run {run} has no answer to test {test.id} by target {self._target}")
         self.simulated = bool((row.record or {}).get("simulated"))
         answer = self._answer(row)
-        if row.payload["test"]["input"] == list(test.input):
-            return answer
-        return self._changed(answer, "the input")
+        before = row.payload["test"]
+        if before["input"] != list(test.input):
+            answer = self._changed(answer, "the input")
+        if test.task and (before.get("task") or {}).get("digest") != test.task["digest"]:
+            answer = self._changed(answer, "the task's folder")
+        return answer
 
     def turn(self, item: TestItem, number: int) -> Answer:
         """The answer to one turn of a conversation, which counts from 1."""
@@ -140,7 +143,8 @@ def _given(record: Mapping[str, Any]) -> Answer:
     """The answer in an item's record."""
     given = {"text": record["answer"], "output": record["output"]}
     figures = {each.name: value for each in FIGURES if (value := record.get(each.name)) is not None}
-    return read_record({**{name: value for name, value in given.items() if value is not None}, **figures})
+    answer = read_record({**{name: value for name, value in given.items() if value is not None}, **figures})
+    return replace(answer, verified=record.get("verified"))
 
 
 STEP = "cache"
