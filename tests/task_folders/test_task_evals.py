@@ -15,6 +15,7 @@ from tests.support.made_tasks import make_task
 
 pytestmark = pytest.mark.skipif(BubblewrapBackend().unavailable() is not None, reason="bubblewrap can't be used here")
 
+NAMED = ("--run_name=r",)
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 TARGETS = """
 targets:
@@ -35,7 +36,9 @@ class Evaluation:
         return make_task(self.path / "tasks" / name, **{"solve": "echo 1 > done\n", **parts})
 
     def run(self, *options: str) -> Ran:
-        return run_command(self.path, "eval", "tasks", "--run_name=r", "--quiet", *options)
+        return run_command(
+            self.path, "eval", "tasks", *NAMED[any("run_name" in each for each in options) :], "--quiet", *options
+        )
 
     def results(self) -> list[dict[str, Any]]:
         return read_lines(self.path / "data" / "r" / "results.jsonl")
@@ -96,6 +99,40 @@ def test_tasks_that_are_not_taken_refuse_the_run_or_are_left_out(evaluation: Eva
     skipped = evaluation.run("--target=oracle", "--skip_invalid")
     assert skipped.code == 0, skipped.err
     assert sum(each["score"] == 1.0 for each in evaluation.results()) == 1
+
+
+def test_a_program_does_the_tasks_by_an_option_or_by_the_targets_key(evaluation: Evaluation) -> None:
+    evaluation.add("a", test="#!/bin/bash\n[ -e made ] && echo 1 > /logs/verifier/reward.txt\n")
+    ran = evaluation.run("--agent_command=touch made; echo did {instruction}")
+    assert ran.code == 0, ran.err + ran.out
+    (result,) = evaluation.results()
+    assert (result["score"], result["output"][-1]["content"]) == (1.0, "did Write hello to hello.txt.")
+    targets = evaluation.path / "tasks/targets.yaml"
+    targets.write_text(TARGETS + "  - {name: own, provider: agent, model: simulated, agent_command: touch made}\n")
+    assert evaluation.run("--target=own", "--run_name=own").code == 0
+    targets.write_text(
+        TARGETS + "  - {name: own, provider: agent, agent: oracle, model: simulated, agent_command: x}\n"
+    )
+    refused = evaluation.run("--target=own", "--run_name=two")
+    assert refused.code == 2
+    assert "two agents" in refused.err
+
+
+def test_grading_again_takes_what_the_verifier_gave(evaluation: Evaluation) -> None:
+    folder = evaluation.add(
+        "a", test='#!/bin/bash\necho \'{"reward": 1, "second": 0.5}\' > /logs/verifier/reward.json\n'
+    )
+    evaluation.add("broken", test="#!/bin/bash\ntrue\n")
+    assert evaluation.run("--target=oracle").code == 3
+    again = evaluation.run("--regrade=r", "--run_name=g")
+    assert again.code == 3, again.err
+    found = {each["test_id"]: each for each in read_lines(evaluation.path / "data/g/results.jsonl")}
+    assert '"second": 0.5' in json.dumps(found["a"])
+    assert "neither reward.json nor reward.txt" in json.dumps(found["broken"])
+    (folder / "tests/test.sh").write_text("#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n")
+    assert evaluation.run("--regrade=r", "--run_name=h", "--test_id=a").code == 0
+    (result,) = read_lines(evaluation.path / "data/h/results.jsonl")
+    assert "the task's folder has changed" in json.dumps(result)
 
 
 def test_a_target_that_can_do_no_tasks_is_refused(evaluation: Evaluation) -> None:

@@ -13,6 +13,21 @@ from tests.support.made_tasks import make_task, twenty_tasks
 
 USUAL = ("--batch_size=10", "--run_name=r", "--executor=local", "--concurrency=4", "--quiet", "--unenforced_limits")
 PROGRAM = "--agent_command=touch done"
+SERVER = """\
+import pathlib, socket
+server = socket.create_server(("127.0.0.1", 8123))
+pathlib.Path("up").touch()
+while True:
+    taken, _ = server.accept()
+    print("asked")
+    taken.sendall(b"served")
+    taken.close()
+"""
+ASKED = """\
+import socket
+with socket.create_connection(("127.0.0.1", 8123), 10) as asked:
+    assert asked.recv(100) == b"served"
+"""
 
 
 @pytest.fixture
@@ -57,6 +72,51 @@ def test_a_dockerfile_that_does_not_build_is_refused_in_one_line_or_skipped(on_d
     assert len(read_lines(tmp_path / "data/r/trajectories.jsonl")) == 1
     (failure,) = read_lines(tmp_path / "data/r/failures.jsonl")
     assert "does not build" in json.dumps(failure)
+
+
+@pytest.mark.parametrize("how", ["--agent=oracle", "--agent_command=sh /tmp/serve.sh"])
+def test_what_a_solution_or_a_program_leaves_in_the_background_serves_its_verifier(
+    on_docker: Engine, tmp_path: Path, how: str
+) -> None:
+    serve = (
+        "cd /tmp && python3 -u -c '\n"
+        + SERVER
+        + "' &\nfor i in $(seq 100); do [ -e /tmp/up ] && break; sleep 0.1; done\necho ok\n"
+    )
+    make_task(
+        tmp_path / "tasks/a",
+        toml=f'[environment]\ndocker_image = "{on_docker.full}"\nworkdir = "/tmp"\n',
+        files={"environment/serve.sh": serve},
+        solve=f"#!/bin/bash\n{serve}",
+        test=f"#!/bin/bash\npython3 -c '{ASKED}' && echo 1 > /logs/verifier/reward.txt\n",
+    )
+    ran = run_command(tmp_path, "batch", "--dataset_file=tasks", how, *USUAL)
+    assert ran.code == 0, ran.err
+    (line,) = read_lines(tmp_path / "data/r/trajectories.jsonl")
+    assert line["metadata"]["score"] == 1.0, (
+        tmp_path / "data/r/artifacts/1-1/logs/verifier/test-stdout.txt"
+    ).read_text()
+    assert "ok" in json.dumps(line["conversations"])
+
+
+def test_an_evaluation_leaves_out_a_task_that_does_not_build(on_docker: Engine, tmp_path: Path) -> None:
+    broken = {"environment/Dockerfile": f"FROM {on_docker.full}\nRUN echo no good; exit 3\n"}
+    make_task(tmp_path / "tasks/broken", files=broken)
+    make_task(tmp_path / "tasks/good", toml=f'[environment]\ndocker_image = "{on_docker.full}"\n')
+    (tmp_path / "tasks/targets.yaml").write_text(
+        "targets:\n  - {name: default, provider: agent, model: simulated, sandbox: docker, unenforced_limits: true}\n"
+    )
+    words = ("eval", "tasks", "--run_name=r", "--quiet", PROGRAM)
+    refused = run_command(tmp_path, *words)
+    assert refused.code == 2
+    assert "task broken: " in refused.err
+    skipped = run_command(tmp_path, *words, "--skip_invalid")
+    assert skipped.code == 0, skipped.err
+    results = {each.get("test_id"): each for each in read_lines(tmp_path / "data/r/results.jsonl")}
+    assert results["good"]["score"] == 1.0
+    assert "does not build" in json.dumps(results["broken"])
+    again = run_command(tmp_path, *words, "--skip_invalid", "--resume")
+    assert again.code == 0, again.err
 
 
 def test_root_verifies_with_all_rights_what_the_agents_user_left(on_docker: Engine, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.task_folders.agents import TaskProgram
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.rules import TaskRules
-from manyhands.task_folders.settings import ORACLE, TaskSettings
+from manyhands.task_folders.settings import ORACLE, TaskLimitSettings, TaskSettings
 from manyhands.task_folders.trial import OWN_FOLDERS, TaskTrial
 from manyhands.task_folders.variables import resolved
 
@@ -27,7 +27,7 @@ def variables_as_secret(values: Mapping[str, str]) -> dict[str, str]:
     return {VARIABLES: json.dumps(dict(values))} if values else {}
 
 
-def is_external(options: TaskSettings, agent: str | None) -> bool:
+def is_external(options: TaskLimitSettings, agent: str | None) -> bool:
     """Whether something else does the tasks than an agent that calls the run's model. ``agent``: the one that is named."""
     return options.agent_command is not None or agent == ORACLE
 

@@ -12,7 +12,7 @@ ORACLE = "oracle"
 
 
 class TaskLimitSettings(Settings):
-    """What a run says of the limits of tasks."""
+    """What a run says of how all tasks are done."""
 
     timeout_multiplier: Annotated[float, number(above=0)] = setting(
         1.0, "Factor for the agents' time limits that tasks set.", group=TASKS, identity=True
@@ -24,10 +24,6 @@ class TaskLimitSettings(Settings):
         identity=True,
     )
 
-
-class TaskSettings(TaskLimitSettings):
-    """What concerns task folders alone."""
-
     agent_command: OptionalText = setting(
         None,
         "Command that does each task, inside its environment, in place of the built-in agent; it finds the instruction on standard input, "
@@ -36,6 +32,11 @@ class TaskSettings(TaskLimitSettings):
         identity=True,
         value="COMMAND",
     )
+
+
+class TaskSettings(TaskLimitSettings):
+    """What concerns task folders alone."""
+
     reward: OptionalText = setting(
         None, 'Reward that is the score, of tasks with several (default: "reward", or the only one).', group=TASKS,
         value="NAME",

@@ -23,15 +23,16 @@ from manyhands.runs.making import Opened, keep_files, make_run, other_name, reco
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.demand import ImageDemand
+from manyhands.task_folders.agents import command_template
 from manyhands.task_folders.contents import Task
-from manyhands.task_folders.images import add_task
+from manyhands.task_folders.images import add_task, images_of
 from manyhands.workloads.evals.edits import Edits, edits_of
-from manyhands.workloads.evals.evalfile.contents import EvalFile
+from manyhands.workloads.evals.evalfile.contents import EvalFile, Invalid, Test
 from manyhands.workloads.evals.evalfile.files import Config
 from manyhands.workloads.evals.evalfile.interpolation import has_reference
 from manyhands.workloads.evals.evalfile.sources.given import NO_FILE, NOTHING, Given
 from manyhands.workloads.evals.items import DEPENDENCY_FAILED, FAILED, PASSED_BEFORE, RERUN
-from manyhands.workloads.evals.prepared import LoadedEvals, PreparedEval, load
+from manyhands.workloads.evals.prepared import FileTargets, LoadedEvals, PreparedEval, load
 from manyhands.workloads.evals.results.result_lines import WITHOUT_SCORE, grouped_results
 from manyhands.workloads.evals.results.writing import check_output, named_outputs
 from manyhands.workloads.evals.settings import EvalSpec, check_trace_name
@@ -66,6 +67,8 @@ async def open_eval(
     if options.rerun_failed and options.run_name is None:
         raise UserError("--rerun_failed needs --run_name: the run whose tests are run again")
     check_prices(options)
+    if options.agent_command is not None:
+        command_template(options.agent_command)
     if options.run_name is None and resume:
         raise UserError("--resume needs --run_name: the run to continue")
     if options.run_name is not None:
@@ -77,14 +80,21 @@ async def open_eval(
             raise UserError(f"--rerun_failed: there is no run {options.run_name} in {options.data_dir}")
     options = _with_defaults(options, clock or SystemClock())
     loaded = load(options, environ, notice, given=given)
+    _check_for_tasks(options, loaded)
     _tell_invalid(loaded, notice)
     options = _with_budget(options, loaded.files, notice)
     if options.regrade is None:
         targets, here = [each for file in loaded.prepared.files for each in file.targets], Path(loaded.prepared.here)
         await check_usable(targets, (), here, environ, notice)
         tasks = _demands_of_tasks(loaded)
-        pins = await images_of_targets(targets, here, environ, notice, tasks=tasks)
-        loaded = replace(loaded, prepared=replace(loaded.prepared, pins=pins))
+        said: list[str] = []
+
+        def noted(line: str) -> None:
+            said.append(line)
+            notice(line)
+
+        pins = await images_of_targets(targets, here, environ, noted, tasks=tasks, skip_unbuilt=options.skip_invalid)
+        loaded = _without_unbuilt(replace(loaded, prepared=replace(loaded.prepared, pins=pins)), tasks, said)
     if options.run_name is None:
         options = options.changed({"run_name": _default_name(loaded, options, clock or SystemClock())})
     return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice, tell, given)
@@ -261,6 +271,41 @@ def _demands_of_tasks(loaded: LoadedEvals) -> dict[str, ImageDemand]:
             for number, task in enumerate(tasks, 1):
                 add_task(demand, task, number)
     return found
+
+
+def _without_unbuilt(loaded: LoadedEvals, demands: Mapping[str, ImageDemand], said: Sequence[str]) -> LoadedEvals:
+    """With the tests left out whose images can't be built. ``said``: what was told of these. Raises UserError if none is left."""
+    unbuilt = dict[str, str]()
+    for who, pins in loaded.prepared.pins.items():
+        for tag in pins.missing:
+            build = demands[who].builds.get(tag) if who in demands else None
+            if build is not None:
+                begins = f"task {build.wanted_by}: "
+                why = next((line for line in said if line.startswith(begins)), f"{begins}its image can't be built")
+                unbuilt[tag] = why.removeprefix(begins)
+    if not unbuilt:
+        return loaded
+    files, of_files = list[EvalFile](), list[FileTargets]()
+    for file, of_file in zip(loaded.files, loaded.prepared.files, strict=True):
+        left, invalid = list[Test](), list(file.invalid)
+        for test in file.tests:
+            tags = images_of(Task.from_json(test.task, "")) if test.task else ()
+            reason = next((unbuilt[tag] for tag in tags if tag in unbuilt), None)
+            if reason is None:
+                left.append(test)
+            else:
+                invalid.append(Invalid(test.location, test.id, (f"task {test.id}: {reason}",)))
+        if not left:
+            raise file.location.error(f"none of its tests is valid: {invalid[0].message}")
+        files.append(replace(file, tests=tuple(left), invalid=tuple(invalid)))
+        of_files.append(replace(of_file, tests=len(left)))
+    return replace(loaded, files=tuple(files), prepared=replace(loaded.prepared, files=tuple(of_files)))
+
+
+def _check_for_tasks(options: EvalSpec, loaded: LoadedEvals) -> None:
+    """Raises UserError for a command that does tasks where there are none."""
+    if options.agent_command is not None and not any(test.task for file in loaded.files for test in file.tests):
+        raise UserError("--agent_command is for task folders, and these eval files are none")
 
 
 def _default_name(loaded: LoadedEvals, options: EvalSpec, clock: Clock) -> str:

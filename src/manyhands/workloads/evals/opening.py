@@ -179,6 +179,7 @@ class SessionOpening(SessionJudging):
         run = session.prepared.options
         self.has_tasks = Path(self._of_file.path).name == TASK_FOLDERS
         self.task_limits = {"multiplier": run.timeout_multiplier, "override": run.override_task}
+        self.agent_command = run.agent_command
         self.pins = session.prepared.pins.get(self.identity, NO_PINS)
 
     @property

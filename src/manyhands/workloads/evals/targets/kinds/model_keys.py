@@ -15,6 +15,7 @@ from manyhands.agents.worlds.settings import Variables, WorldSettings
 from manyhands.core.settings import (
     Checked,
     OptionalList,
+    OptionalText,
     Secret,
     Text,
     bare_type,
@@ -73,6 +74,13 @@ class AgentTargetOptions(ConversationSettings, ModelSettings, WorldSettings, Too
         repeated=True,
     )
 
+    agent_command: OptionalText = setting(
+        None,
+        "Command that does each task folder, inside its environment, in place of the built-in agent; it finds the instruction on standard "
+        "input, in {instruction} and in the file {instruction_file}.",
+        group=CONVERSATION,
+        value="COMMAND",
+    )
     toolsets: OptionalList = setting(None, "Toolsets that the agent may use.", group=TOOLS)
     system_prompt: str | None = setting(None, "The system prompt.", group=CONVERSATION)
     max_retries: Annotated[int | None, optional_whole(0)] = setting(
@@ -114,7 +122,7 @@ _PASSWORD = WithJsonSchema(
 )
 _GROUPS = frozenset((MODEL, CONVERSATION, TOOLS, WORLD))
 _MORE = ("call_timeout", "tool_timeout", "prices")
-_NOT_ASKED = frozenset(("agent", "max_turns", "prefill_messages_file", "prefill_messages"))
+_NOT_ASKED = frozenset(("agent", "agent_command", "max_turns", "prefill_messages_file", "prefill_messages"))
 _ONE_OR_MORE = [{"type": "array", "items": {"type": "string"}}, {"type": "string"}, {"type": "null"}]
 _TEXTS = WithJsonSchema({"anyOf": _ONE_OR_MORE})
 _HEADERS = WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "string"}}, *_ONE_OR_MORE]})

@@ -45,7 +45,7 @@ from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.sandboxes.worlds.backend import opened_backend
-from manyhands.task_folders.agents import TaskProgram
+from manyhands.task_folders.agents import TaskProgram, command_template
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.rules import TaskRules
 from manyhands.task_folders.session import TaskSession
@@ -132,7 +132,12 @@ class ModelTargetSettings(TargetSettings):
             tasks=_task_session(options, opening, backend) if opening.has_tasks else None,
             elsewhere=_lies_elsewhere(options, opening.pins),
         )
-        changes = (options.temperature or 0) > 0 or furnishing.needs_sandbox or furnishing.project is not None
+        changes = (
+            opening.has_tasks
+            or (options.temperature or 0) > 0
+            or furnishing.needs_sandbox
+            or furnishing.project is not None
+        )
         return agent if changes else opening.cached(agent, {})
 
     def furnishing(self, opening: TargetOpening) -> Furnishing:
@@ -163,6 +168,10 @@ class AgentTargetSettings(ModelTargetSettings):
         """Raises UserError for an unknown agent or toolset, and for a sandbox that can't be used here."""
         options = self.options
         try:
+            if options.agent_command is not None:
+                if options.agent is not None:
+                    raise UserError("agent and agent_command are two agents; leave one of them out")
+                command_template(options.agent_command)
             if options.agent == ORACLE:
                 return
             load_agent(options.agent)
@@ -452,7 +461,8 @@ def _task_session(options: AgentTargetOptions, opening: TargetOpening, backend: 
     """What tests that are task folders need. The run's process is this one, so their variables are those of the environment."""
     rules = TaskRules.of(options, sandbox_limits(options), **opening.task_limits)
     environ = dict(opening.environ)
-    program = TaskProgram(None, environ) if options.agent == ORACLE else None
+    command = opening.agent_command or options.agent_command
+    program = TaskProgram(command, environ) if command is not None or options.agent == ORACLE else None
     return TaskSession(rules, opening.run_folder, environ, program, backend)
 
 

@@ -136,6 +136,11 @@ class TargetOpening(Protocol):
         ...
 
     @property
+    def agent_command(self) -> str | None:
+        """The run's command that does tasks, whatever the target says."""
+        ...
+
+    @property
     def runner(self) -> CommandRunner:
         """Starts commands."""
         ...
