@@ -14,13 +14,13 @@ from manyhands.sandboxes.worlds.keeping import Kept, kept_by, opened_driver
 from manyhands.sandboxes.worlds.planning import ENGINES
 
 
-def add_kinds(result: ArgumentParser) -> None:
-    """The argument that names kinds of sandboxes."""
+def add_kinds(result: ArgumentParser, default: str = "docker and podman") -> None:
+    """The argument that names kinds of sandboxes. ``default``: those that are meant without it, for people."""
     result.add_argument(
         "--sandbox",
         metavar="KIND",
         action="append",
-        help="kind of sandboxes whose worlds are meant, as of the option of runs; may be repeated (default: docker and podman)",
+        help=f"kind of sandboxes whose worlds are meant, as of the option of runs; may be repeated (default: {default})",
     )
 
 

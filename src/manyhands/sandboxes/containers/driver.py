@@ -16,6 +16,7 @@ import tarfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from aiodocker.exceptions import DockerError
@@ -27,6 +28,7 @@ from manyhands.processes import system
 from manyhands.processes.children import to_the_end
 from manyhands.sandboxes.containers.accounts import MAX_PASSWD, ROOT, Account, account, passwd_in
 from manyhands.sandboxes.containers.addresses import can_enter_worlds, is_local, rlimits, unreachable
+from manyhands.sandboxes.containers.changes import keep_layers
 from manyhands.sandboxes.containers.client import EngineClient, quoted
 from manyhands.sandboxes.containers.requests import (
     DIRECTORY_LABEL,
@@ -40,6 +42,7 @@ from manyhands.sandboxes.containers.requests import (
     workspace_of,
 )
 from manyhands.sandboxes.containers.streams import ContainerExec, mark_closed, not_startable, response_of, started
+from manyhands.sandboxes.images.extraction import BadArchive
 from manyhands.sandboxes.remote.driver import Listed, World, WorldSpec
 
 SNAPSHOT_SECONDS = 1800.0
@@ -214,6 +217,30 @@ class ContainerDriver:
             kept = await docker.containers.container(world).commit(pause=False, changes=changes or None, config={})
         identity = str(kept["Id"])
         return identity if identity.startswith("sha256:") else f"sha256:{identity}"
+
+    async def changes(self, snapshot: str, image: str | None, folder: Path, *, max_bytes: int) -> list[Path]:
+        """By commits and saved images, as only layers have everything: links, owners, and names that no JSON can tell."""
+        below = await self._layers(image or "")
+        layers = await self._layers(snapshot)
+        doing = "export a container's files"
+        if layers[: len(below)] != below:
+            raise self._client.lost(doing, f"they are no changes of the image {image}")
+        wanted = layers[len(below) :]
+        if not wanted:
+            return []
+        call = self._client.request("GET", f"images/{quoted(snapshot)}/get")
+        async with self._client.calls(doing, seconds=SNAPSHOT_SECONDS), call as response:
+            saved = response.content.iter_chunked(_CHUNK)
+            try:
+                found = await keep_layers(saved, wanted, folder, max_bytes=max_bytes)
+            except BadArchive as error:
+                raise self._client.lost(doing, f"what the engine saved {error}") from error
+        return [found[each] for each in wanted]
+
+    async def _layers(self, image: str) -> list[str]:
+        async with self._client.calls(f"look up the image {image}") as docker:
+            found = await docker.images.inspect(quoted(image))
+        return list((found.get("RootFS") or {}).get("Layers") or ())
 
     async def size(self, world: str) -> int | None:
         async with self._client.calls("ask for a container's size") as docker:

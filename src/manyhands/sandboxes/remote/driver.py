@@ -213,3 +213,14 @@ class Enterable(Protocol):
     async def process(self, world: str) -> int:
         """The id of the first process of a world that runs, as this machine counts. Raises ItemError(SANDBOX_LOST)."""
         ...
+
+
+@runtime_checkable
+class Exportable(Protocol):
+    """A driver whose worlds can be moved to another engine: what they have beyond their images can be written to files, and put into a new
+    world of the same image."""
+
+    async def changes(self, snapshot: str, image: str | None, folder: Path, *, max_bytes: int) -> list[Path]:
+        """Write what a snapshot has beyond the image that its world was made of: layers of the OCI image specification, not compressed,
+        lowest first, each a file in ``folder``. Raises ItemError, and ValueError for more than ``max_bytes`` bytes."""
+        ...

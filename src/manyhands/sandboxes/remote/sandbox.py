@@ -21,12 +21,15 @@ from manyhands.processes.output import Capture
 from manyhands.sandboxes.base import RESTARTED, check_words
 from manyhands.sandboxes.commands.shell import ShellNotStarted
 from manyhands.sandboxes.commands.shell_state import ShellState, StateFile
+from manyhands.sandboxes.images.extraction import BadArchive
 from manyhands.sandboxes.project import PROJECT, variables
 from manyhands.sandboxes.protocol import BackgroundProcess
 from manyhands.sandboxes.remote import files, scripts
 from manyhands.sandboxes.remote.background import KEPT_OUTPUT, RemoteBackground
 from manyhands.sandboxes.remote.disk import WorldWatch
-from manyhands.sandboxes.remote.driver import FOLDER, Driver, Enterable, World, WorldOptions, WorldSpec
+from manyhands.sandboxes.remote.driver import FOLDER, RUN, Driver, Enterable, World, WorldOptions, WorldSpec
+from manyhands.sandboxes.remote.exported.applying import apply_export
+from manyhands.sandboxes.remote.exported.archive import export_place, read_export
 from manyhands.sandboxes.remote.kept import KeptWorld, Notes, OpenStep, is_of_copy
 from manyhands.sandboxes.remote.place import Place
 from manyhands.sandboxes.remote.service import Service
@@ -550,7 +553,15 @@ class RemoteSandbox:
             await asyncio.to_thread(os.sync)
 
     async def _lost_because(self, recorded: bool, address: str) -> str | None:
-        """Bring the world back; why that can't be done, or None."""
+        """Bring the world back, or what was exported of it; why that can't be done, or None."""
+        lost = await self._not_here(recorded, address)
+        if lost is None:
+            return None
+        exported = await self._not_exported(recorded, address)
+        return None if exported is None else lost + exported
+
+    async def _not_here(self, recorded: bool, address: str) -> str | None:
+        """Bring the world back from where it is; why that can't be done, or None."""
         kept, step = self._notes.world, self._notes.step
         if kept is None:
             return "its world is not known"
@@ -575,6 +586,42 @@ class RemoteSandbox:
             return "its world was too large or too busy for a checkpoint"
         await self._driver.delete(kept.world.id)
         await self._restore(kept)
+        return None
+
+    async def _not_exported(self, recorded: bool, address: str) -> str | None:
+        """Make the world anew from what was exported of it; why that can't be done, as the end of a sentence (empty: nothing was exported),
+        or None."""
+        place = export_place(Path(self._spec.labels[FOLDER]))
+        said = None if place is None else await asyncio.to_thread(read_export, place)
+        if place is None or said is None:
+            return ""
+        run_id = self._spec.labels[RUN].partition(".")[0]
+        if (said.run_id, said.name, said.step, said.recorded) != (run_id, place.name, address, recorded):
+            return "; what was exported of it is not from this step"
+        if said.image != self._spec.image:
+            return "; what was exported of it belongs to another image"
+        identity = await self._driver.identity()
+        world = await self._driver.create(self._spec)
+        try:
+            await apply_export(self._driver, world.id, place)
+            # Before a step that was cut off, the checkpoint is the world: a further crash finds it, never the bare image.
+            keeps = said.layers > 0 and not recorded
+            snapshot = await self._driver.snapshot(world.id, self._spec.labels) if keeps else None
+        except (BadArchive, ItemError, OSError, TimeoutError) as error:
+            await to_the_end(self._driver.delete(world.id))
+            return (
+                f"; what was exported of it can't be used: it {error}"
+                if isinstance(error, BadArchive)
+                else (f"; what was exported of it can't be used: {error}")
+            )
+        except BaseException:
+            await to_the_end(self._driver.delete(world.id))
+            raise
+        kept = KeptWorld(self._driver.kind, identity, world, self._spec.name, dict(self._spec.labels), self._spec.image)
+        self._notes.note_world(replace(kept, snapshot=snapshot, shell=None if recorded else said.shell))
+        self._changed = recorded
+        await self._prepare()
+        self._shell_state.take(said.shell or ShellState(self._start_directory))
         return None
 
     def _outlasts(self, kept: KeptWorld, identity: str) -> bool:

@@ -20,7 +20,8 @@ from manyhands.engine.workspaces import WORKSPACES
 from manyhands.sandboxes.images.pins import Pins
 from manyhands.sandboxes.kinds import AUTO, kind_named, part_of
 from manyhands.sandboxes.remote.driver import FOLDER, RUN, Driver, Listed
-from manyhands.sandboxes.remote.kept import KeptWorld, discard_world, read_world
+from manyhands.sandboxes.remote.exported.archive import export_place, read_export, remove_exports
+from manyhands.sandboxes.remote.kept import KeptWorld, Notes, discard_world, read_world
 from manyhands.sandboxes.settings import SandboxSettings
 
 AT_ONCE = 4
@@ -119,12 +120,16 @@ class RunWorlds:
                 lines += await self._sweep(self._driver(kind), needed)
             except (ItemError, UserError) as error:
                 lines.append(f"what ended items left at {kind} can't be removed now: {error}")
+        root = self._folder / WORKSPACES
+        await asyncio.to_thread(remove_exports, self._folder, lambda name: not needed(root / name))
         return lines
 
     async def discard(self, folders: Sequence[Path]) -> None:
         """What can't be removed now is found by its labels when the run is next opened."""
         found = [(folder, kept) for each in folders for folder, kept in kept_in(each)]
         await asyncio.gather(*(self._discard(folder, kept) for folder, kept in found))
+        names = {folder.name for folder in folders}
+        await asyncio.to_thread(remove_exports, self._folder, names.__contains__)
 
     async def kept(self) -> str | None:
         worlds: list[Listed] = []
@@ -154,7 +159,11 @@ class RunWorlds:
         lines: list[str] = []
         if unneeded and (worlds := await removed(driver, unneeded)):
             lines.append(f"{counted(worlds, 'world')} of ended items or former attempts removed ({driver.kind})")
-        if strange := self._elsewhere(driver, needed, identity):
+        strange, exported = self._elsewhere(driver, needed, identity)
+        if exported:
+            go = "item goes on from its exported world" if exported == 1 else "items go on from their exported worlds"
+            lines.append(f"{exported} unfinished {go}")
+        if strange:
             have = "item has its world" if strange == 1 else "items have their worlds"
             lines.append(f"{strange} unfinished {have} in {AFRESH}, and start{'s' * (strange == 1)} afresh")
         return lines
@@ -178,16 +187,20 @@ class RunWorlds:
                 own.append(each)
         return own
 
-    def _elsewhere(self, driver: Driver, needed: Callable[[Path], bool], identity: str) -> int:
-        """How many unfinished attempts had a world that can't be trusted, or reached."""
-        root = self._folder / WORKSPACES
+    def _elsewhere(self, driver: Driver, needed: Callable[[Path], bool], identity: str) -> tuple[int, int]:
+        """How many unfinished attempts had a world that can't be trusted, or reached; and how many more of these there are that were
+        exported."""
+        root = self._folder.resolve() / WORKSPACES
         if not root.is_dir():
-            return 0
-        return sum(
-            any(self._is_strange(kept, driver, identity) for _, kept in kept_in(folder))
-            for folder in root.iterdir()
-            if needed(folder)
-        )
+            return 0, 0
+        strange = exported = 0
+        for folder in root.iterdir():
+            if needed(folder):
+                lost = [path for path, kept in kept_in(folder) if self._is_strange(kept, driver, identity)]
+                moved = bool(lost) and all(map(_is_exported, lost))
+                exported += moved
+                strange += bool(lost) and not moved
+        return strange, exported
 
     def _is_strange(self, kept: KeptWorld, driver: Driver, identity: str) -> bool:
         if kept.driver != driver.kind:
@@ -218,6 +231,13 @@ def kept_in(folder: Path) -> Iterator[tuple[Path, KeptWorld]]:
         kept = read_world(each)
         if kept is not None:
             yield each, kept
+
+
+def _is_exported(folder: Path) -> bool:
+    """Whether the world that belongs to a folder was exported after the step begun last."""
+    place, step = export_place(folder), Notes(folder).step
+    said = None if place is None or step is None else read_export(place)
+    return said is not None and step is not None and said.step == step.address
 
 
 def shown_size(size: int) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import aiohttp
@@ -141,6 +142,17 @@ class FakeDriver:
 
     async def snapshot(self, world: str, labels: Mapping[str, str]) -> str:
         return str((await self._json("POST", f"/worlds/{world}/snapshot", json=dict(labels)))["id"])
+
+    async def changes(self, snapshot: str, image: str | None, folder: Path, *, max_bytes: int) -> list[Path]:
+        params = {"image": image or "base"}
+        async with await self._answer("GET", f"/snapshots/{snapshot}/changes", params=params) as answer:
+            _check(answer.status, await answer.text() if answer.status >= 400 else "")
+            data = await answer.read()
+        if len(data) > max_bytes:
+            raise ValueError(f"more than {max_bytes:,} bytes")
+        layer = folder / "layer.tar"
+        layer.write_bytes(data)
+        return [layer]
 
     async def size(self, world: str) -> int | None:
         return int((await self._json("GET", f"/worlds/{world}/size"))["size"])

@@ -28,6 +28,7 @@ from manyhands.processes.strays import remove_tree
 from manyhands.processes.system import children
 from manyhands.sandboxes.commands.cgroups import Group, make_group
 from manyhands.sandboxes.remote.driver import has_labels
+from manyhands.testing.fake_worlds.layers import layer_between
 
 _FIRST_PROCESS = Path(__file__).with_name("first_process.py")
 _CAPABILITIES = [0, 1, 3, 4, 5, 6, 7, 10]
@@ -98,6 +99,7 @@ class Service:
                 web.put("/worlds/{id}/archive", self._put),
                 web.get("/worlds/{id}/archive", self._get),
                 web.delete("/worlds/{id}", self._delete),
+                web.get("/snapshots/{id}/changes", self._changes),
                 web.delete("/snapshots/{id}", self._delete_snapshot),
             ]
         )
@@ -318,6 +320,14 @@ class Service:
         if self._snapshots.pop(request.match_info["id"], None) is not None:
             await asyncio.to_thread(remove_tree, self._folder / "snapshots" / request.match_info["id"])
         return web.json_response({})
+
+    async def _changes(self, request: web.Request) -> web.Response:
+        """What a snapshot has beyond an image: one layer."""
+        if request.match_info["id"] not in self._snapshots:
+            raise web.HTTPNotFound(text="no such snapshot")
+        snapshot = self._folder / "snapshots" / request.match_info["id"] / "root"
+        image = self._folder / "images" / request.query["image"] / "root"
+        return web.Response(body=await asyncio.to_thread(layer_between, image, snapshot))
 
     async def _size(self, request: web.Request) -> web.Response:
         root = self._world(request).root

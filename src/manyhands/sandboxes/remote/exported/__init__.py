@@ -1,0 +1,1 @@
+"""Worlds as files of a run's folder, by which they move to another engine: written there, read here, and made anew."""
