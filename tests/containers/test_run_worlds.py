@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import socketserver
-import tarfile
 import threading
 import time
 from collections import Counter
@@ -83,7 +82,10 @@ class Work:
 
     def containers(self, *more: str) -> list[str]:
         """Those of runs in this folder."""
-        return self._of_folder("ps", "-a", *more, "--format", '{{.ID}} {{.Label "manyhands.folder"}}')
+        text = self.engine.client("ps", "-a", *more, "--format", "{{.ID}} {{.Labels}}")
+        found = [(line, re.search(r"manyhands\.folder[=:]([^ ,\]]+)", line)) for line in text.splitlines()]
+        own = str(self.folder.path)
+        return [line.split()[0] for line, folder in found if folder is not None and folder[1].startswith(own)]
 
     def snapshots(self) -> list[str]:
         found: list[str] = []
@@ -105,7 +107,7 @@ class Work:
 
 
 @contextmanager
-def _working(path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+def working(path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
     for name, value in engine.environment.items():
         monkeypatch.setenv(name, value)
     agent = Agent()
@@ -121,7 +123,7 @@ def _working(path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def work(tmp_path: Path, docker_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
-    with _working(tmp_path, docker_engine, monkeypatch) as made:
+    with working(tmp_path, docker_engine, monkeypatch) as made:
         yield made
 
 
@@ -209,7 +211,7 @@ def test_where_docker_does_not_answer_items_with_an_image_are_podmans(
     tmp_path: Path, podman_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
-    with _working(tmp_path, podman_engine, monkeypatch) as work:
+    with working(tmp_path, podman_engine, monkeypatch) as work:
         look = "cat /root/made 2>/dev/null; touch /root/made; echo $(own-tool)"
         rows = [*_rows(podman_engine.full, f"echo first >/root/made\n{look}", look), *_rows(None, "echo plain")]
         work.folder.write_rows(rows)
@@ -227,10 +229,8 @@ def test_worlds_of_runs_that_are_gone_are_pruned(work: Work) -> None:
     ran = run_command(work.folder.path, "worlds", "prune", "--yes")
     assert (ran.code, "removed" in ran.out) == (0, True), ran
     assert len(work.containers()) == 1
-    ran = run_command(work.folder.path, "worlds", "export", "data/there")
-    assert (ran.code, ran.out) == (0, "1 workspace written to data/there/worlds\n"), ran
-    with tarfile.open(work.folder.run("there") / "worlds" / "1-1.tar") as archive:
-        assert "workspace/made" in archive.getnames()
+    ran = run_command(work.folder.path, "worlds", "export", "data/there")  # of which no item goes on
+    assert (ran.code, ran.out) == (0, "0 worlds exported to data/there/worlds\n"), ran
 
 
 # --- Images

@@ -121,7 +121,7 @@ class RunWorlds:
             except (ItemError, UserError) as error:
                 lines.append(f"what ended items left at {kind} can't be removed now: {error}")
         root = self._folder / WORKSPACES
-        await asyncio.to_thread(remove_exports, self._folder, lambda name: not needed(root / name))
+        remove_exports(self._folder, lambda name: not needed(root / name))
         return lines
 
     async def discard(self, folders: Sequence[Path]) -> None:
@@ -242,6 +242,8 @@ def _is_exported(folder: Path) -> bool:
 
 def shown_size(size: int) -> str:
     """Bytes for people: ``340 MB``."""
+    if size < 1e6:
+        return f"{size / 1e3:.0f} kB"
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
