@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "tasks"
 TARGETS = """
 targets:
   - {name: default, provider: agent, model: simulated, toolsets: [terminal]}
-  - {name: oracle, provider: agent, agent: oracle, model: simulated}
+  - {name: oracle, provider: agent, agent: oracle}
 """
 
 

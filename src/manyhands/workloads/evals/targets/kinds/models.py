@@ -35,7 +35,14 @@ from manyhands.graders.messages import figures_of, output_of
 from manyhands.graders.protocol import Judge
 from manyhands.io.locations import Location
 from manyhands.models.addresses import Addresses, addresses_of, paired
-from manyhands.models.factory import OWN_KEY_VARIABLE, is_key_header, is_simulated, key_variable, resolve_api_keys
+from manyhands.models.factory import (
+    OWN_KEY_VARIABLE,
+    SIMULATED,
+    is_key_header,
+    is_simulated,
+    key_variable,
+    resolve_api_keys,
+)
 from manyhands.models.protocol import ChatModel
 from manyhands.runs.options import is_file_of_values
 from manyhands.sandboxes.images.pins import Pins
@@ -231,6 +238,8 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, tu
 
         values["tools"] = [absolute_source(each, making.folder) for each in sources]
     try:
+        if values.get("agent") == ORACLE:  # which calls no model, so needs no key of one
+            values = {**values, "model": SIMULATED}
         options = AgentTargetOptions.make(values).resolved()
         addresses = addresses_of(options.base_url)
         keys = keys or _keys(options, addresses, making.environ, azure=provider == "azure")
