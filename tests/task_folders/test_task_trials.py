@@ -204,6 +204,13 @@ cat /logs/artifacts/copied.txt one.txt result/deep/two.txt
     assert (trial.kept / "kept/first.txt").read_text() == "1\n"
 
 
+async def test_a_verifiers_own_image_must_hold_its_tests(tmp_path: Path) -> None:
+    toml = '[verifier]\nenvironment_mode = "separate"\n[verifier.environment]\ndocker_image = "base:1"\n'
+    verified = await Trial(make_task(tmp_path / "t", toml=toml), tmp_path).run(command="true")
+    assert verified.rewards is None
+    assert "own image has no /tests/test.sh" in str(verified.error)
+
+
 async def test_a_health_check_is_repeated_until_it_succeeds_or_has_failed_too_often(tmp_path: Path) -> None:
     check = 'healthcheck = {command = "echo x >> n; [ $(wc -l < n) -ge 3 ]", interval_sec = 0.01, retries = %d}\n'
     good = make_task(

@@ -272,6 +272,8 @@ class TaskTrial:
                 found = read_rewards(await self._reward(sandbox, REWARD_JSON), await self._reward(sandbox, REWARD_TEXT))
             except NoReward as reason:
                 error = str(reason)
+                if not task.own_tests and await self._lacks(sandbox, script):
+                    error = f"the verifier's own image has no {script}, and files of {TESTS}/ are not copied there"
         code = None if result.timed_out else result.exit_code
         await self._keep_logs(sandbox)
         return Verified(found, error, code, output, round(result.seconds, 3)).to_json()
@@ -320,6 +322,9 @@ class TaskTrial:
             return await sandbox.read_file(path, max_bytes=MAX_REWARD_FILE + 1)
         except ToolError as error:
             raise NoReward(f"{name} can't be read: {error}") from error
+
+    async def _lacks(self, sandbox: Sandbox, path: str) -> bool:
+        return (await self._by_root(sandbox, [*SHELL, _EXISTS, "sh", path])).exit_code != 0
 
     def _verifying_user(self, sandbox: Sandbox) -> str | None:
         own = _user(self.task.config.verifier.user)
