@@ -146,6 +146,16 @@ def test_many_items_wait_for_one_pull_in_all_processes(work: Work, registry: Box
     assert image_text(progress) == "images 1/1, 2.0 of 2.0 GB"
 
 
+def test_images_that_are_here_are_not_among_what_is_to_be_pulled(work: Work, registry: Boxes) -> None:
+    registry.publish("base:1", size=50_000_000)
+    registry.here(pin_of("base:1")).touch()
+    work.folder.write_rows(_rows("base:1"))
+    work.batch()
+    progress = image_progress(work.folder.run())
+    assert progress is not None
+    assert image_text(progress) == "images 1/1"
+
+
 def test_the_images_column_the_template_and_the_default(work: Work, registry: Boxes) -> None:
     registry.publish("named:1", "sweb.a_1776_b:latest", "base:1")
     row = {"prompt": "p", "instance_id": "A__b", "image": "a picture.png", "container": ""}

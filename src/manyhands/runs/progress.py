@@ -85,13 +85,14 @@ def image_progress(folder: Path) -> ImageProgress | None:
     states = [_state(path, pull) for path, pull in zip(paths, pulls, strict=True)]
     done = sum(_whole(pull.get("done")) for pull in pulls)
     known = sum(max(_whole(pull.get("total")), _whole(pull.get("done"))) for pull in pulls)
+    unpulled = sum(_whole(pull.get("size")) for pull in pulls if "total" not in pull)  # was here before
     return {
         "images": max(_whole(wanted.get("images")), len(pulls)),
         "here": states.count("here"),
         "pulling": states.count("pulling"),
         "failed": states.count("failed"),
         "bytes": done,
-        "total_bytes": max(known, _whole(wanted.get("bytes"))),
+        "total_bytes": max(known, _whole(wanted.get("bytes")) - unpulled),
     }
 
 

@@ -157,7 +157,7 @@ class Pulls:
     def _note_present(self, image: Image) -> None:
         path = self._path(image, PULLED)
         if _read(path).get("state") not in ("here", "pulling"):
-            _write(path, {"state": "here", "reference": image.reference, "pin": image.pin})
+            _write(path, {"state": "here", "reference": image.reference, "pin": image.pin, "size": image.size})
 
     def _noted(self, image: Image) -> dict[str, Any]:
         return _read(self._path(image, PULLED))
