@@ -49,6 +49,9 @@ def test_rows_of_swe_bench_become_predictions(tmp_path: Path) -> None:
         name: {"model_name_or_path": "m", "instance_id": name, "model_patch": f"{name}\nafter\n"}
         for name in ("org__repo-1", "org__repo-2")
     }
+    run_command(tmp_path, "export", "data/r", "--to=swebench", "-o", "preds.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "preds.jsonl").read_text().splitlines()]
+    assert {line["instance_id"]: line for line in lines} == found
     assert "whose patch is not to be relied on (exit code 1)" in exported.out + exported.err
 
 

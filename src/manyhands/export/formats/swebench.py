@@ -11,7 +11,7 @@ from pathlib import Path
 
 from manyhands.core.jsonio import Json, dumps
 from manyhands.export.conversations import Conversation
-from manyhands.export.files import Sink
+from manyhands.export.files import JsonLines, Sink
 from manyhands.export.format import Format, Losses, Unfit
 from manyhands.export.settings import ExportSettings
 
@@ -50,7 +50,8 @@ class SweBench(Format):
         }
 
     def sink(self, path: Path) -> Sink:
-        return _ById(path)
+        # The harness reads a file of that name line by line.
+        return JsonLines(path) if str(self.settings.output or "").endswith(".jsonl") else _ById(path)
 
 
 class _ById(Sink):
