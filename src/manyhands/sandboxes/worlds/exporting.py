@@ -68,8 +68,9 @@ async def export_worlds(run_folder: Path, kinds: Collection[str] | None, notice:
     said by name. Raises RunError if a session executes the run."""
     report = ExportReport()
     with closing(open_reader(run_folder)) as reader, closing(_Owned(run_folder)):
-        worlds = [each for each in _begun(run_folder, reader) if kinds is None or each.kept.driver in kinds]
-        names = {each.folder.relative_to(run_folder.resolve() / WORKSPACES).parts[0] for each in worlds}
+        begun = list(_begun(run_folder, reader))
+        worlds = [each for each in begun if kinds is None or each.kept.driver in kinds]
+        names = {each.folder.relative_to(run_folder.resolve() / WORKSPACES).parts[0] for each in begun}
         await asyncio.to_thread(remove_exports, run_folder, lambda name: name not in names)
         async with AsyncExitStack() as stack:
             drivers: dict[str, Driver] = {}

@@ -16,7 +16,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -144,13 +144,14 @@ def remove_exports(run_folder: Path, unneeded: Callable[[str], bool]) -> None:
     folder = run_folder / EXPORTS
     if folder.is_symlink() or not folder.is_dir():
         return
-    for path in folder.iterdir():
-        if path.name.startswith(".") and path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.suffix == ".tar" and unneeded("-".join(path.stem.split("-")[:2])):
-            path.unlink(missing_ok=True)
-    if not any(folder.iterdir()):
-        folder.rmdir()
+    with suppress(OSError):  # somebody else removes them as well; or they stay, where no step fits them any more
+        for path in folder.iterdir():
+            if path.name.startswith(".") and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.suffix == ".tar" and unneeded("-".join(path.stem.split("-")[:2])):
+                path.unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def made_private(run_folder: Path) -> Path:
