@@ -13,6 +13,7 @@ from tests.support.made_tasks import make_task, twenty_tasks
 
 USUAL = ("--batch_size=10", "--run_name=r", "--executor=local", "--concurrency=4", "--quiet", "--unenforced_limits")
 PROGRAM = "--agent_command=touch done"
+EVALUATION = ("eval", "tasks", "--run_name=r", "--quiet", PROGRAM)
 SERVER = """\
 import pathlib, socket
 server = socket.create_server(("127.0.0.1", 8123))
@@ -99,6 +100,42 @@ def test_what_a_solution_or_a_program_leaves_in_the_background_serves_its_verifi
     assert "ok" in json.dumps(line["conversations"])
 
 
+def test_a_resume_builds_an_image_again_that_is_gone_if_its_folder_is_unchanged(
+    on_docker: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = f"made-for-{tmp_path.parent.name}-{tmp_path.name}"
+    dockerfile = f"FROM {on_docker.full}\nRUN date +%s%N > /{mark}\n"
+    make_task(
+        tmp_path / "tasks/a",
+        toml='[environment]\nenv = {GIVEN = "${GIVEN_LATER:-}"}\n[environment.healthcheck]\n'
+        'command = "[ -n \\"$GIVEN\\" ]"\nretries = 1\n',
+        files={"environment/Dockerfile": dockerfile},
+    )
+    words = ("batch", "--dataset_file=tasks", PROGRAM, *USUAL, "--max_attempts=1")
+    again = (*words, "--resume")
+    assert run_command(tmp_path, *words).code == 1
+
+    def remove() -> None:
+        images = on_docker.client("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+        named = [each for each in images if "<none>" not in each]
+        (tag,) = [each for each in named if mark in on_docker.client("history", "--no-trunc", each)]
+        for each in on_docker.client("ps", "-a", "-q", "--filter", f"ancestor={tag}").split():
+            on_docker.client("rm", "-f", each)
+        on_docker.client("rmi", "-f", tag)
+
+    remove()
+    (tmp_path / "tasks/a/environment/Dockerfile").write_text(dockerfile + "RUN true\n")
+    refused = run_command(tmp_path, *again)
+    assert refused.code == 2, refused.out
+    assert "the run's own image is gone" in refused.err
+    (tmp_path / "tasks/a/environment/Dockerfile").write_text(dockerfile)
+    monkeypatch.setenv("GIVEN_LATER", "1")
+    resumed = run_command(tmp_path, *again)
+    assert resumed.code == 0, resumed.err + resumed.out
+    (line,) = read_lines(tmp_path / "data/r/trajectories.jsonl")
+    assert line["metadata"]["score"] == 1.0
+
+
 def test_an_evaluation_leaves_out_a_task_that_does_not_build(on_docker: Engine, tmp_path: Path) -> None:
     broken = {"environment/Dockerfile": f"FROM {on_docker.full}\nRUN echo no good; exit 3\n"}
     make_task(tmp_path / "tasks/broken", files=broken)
@@ -106,7 +143,7 @@ def test_an_evaluation_leaves_out_a_task_that_does_not_build(on_docker: Engine, 
     (tmp_path / "tasks/targets.yaml").write_text(
         "targets:\n  - {name: default, provider: agent, model: simulated, sandbox: docker, unenforced_limits: true}\n"
     )
-    words = ("eval", "tasks", "--run_name=r", "--quiet", PROGRAM)
+    words = EVALUATION
     refused = run_command(tmp_path, *words)
     assert refused.code == 2
     assert "task broken: " in refused.err

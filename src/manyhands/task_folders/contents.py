@@ -22,6 +22,8 @@ ENVIRONMENT, TESTS, SOLUTION = "environment", "tests", "solution"
 """The folders of a task."""
 TEST_SCRIPT, SOLVE_SCRIPT = "test.sh", "solve.sh"
 DOCKERFILE = "Dockerfile"
+IMAGE_SEED = "image"
+"""What the digests in the tags of built images begin with."""
 MAX_ARCHIVE = 1 << 30
 """Bytes of the files that are copied into an environment at once."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from manyhands.sandboxes.images.demand import Build, ImageDemand
-from manyhands.task_folders.contents import Task
+from manyhands.task_folders.contents import IMAGE_SEED, Task, Unreadable, digest_of
 
 
 def add_task(demand: ImageDemand, task: Task, number: int) -> None:
@@ -16,6 +16,18 @@ def add_task(demand: ImageDemand, task: Task, number: int) -> None:
         demand.add(None, number)
     for tag, build in _builds_of(task):
         demand.builds.setdefault(tag, build)
+
+
+def add_rebuilt(demand: ImageDemand, task: Task) -> None:
+    """Have the images of a task of an earlier session built again if they are gone, as far as the folders that they are made of are what
+    they were."""
+    for tag, build in _builds_of(task):
+        try:
+            same = tag.endswith(f":{digest_of(build.folder, seed=IMAGE_SEED)}")
+        except (OSError, Unreadable):
+            continue
+        if same:
+            demand.builds.setdefault(tag, build)
 
 
 def images_of(task: Task) -> list[str]:

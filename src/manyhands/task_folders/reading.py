@@ -18,6 +18,7 @@ from manyhands.sandboxes.images.templates import checked_reference
 from manyhands.task_folders.contents import (
     DOCKERFILE,
     ENVIRONMENT,
+    IMAGE_SEED,
     INSTRUCTION,
     SOLUTION,
     SOLVE_SCRIPT,
@@ -255,7 +256,7 @@ class _Reader:
 
     def _tag(self, name: str) -> str:
         try:
-            return f"{BUILT}:{digest_of(self._folder / name, seed='image')}"
+            return f"{BUILT}:{digest_of(self._folder / name, seed=IMAGE_SEED)}"
         except (OSError, Unreadable) as error:
             raise self._not_taken(f"{name}: {error}") from error
 

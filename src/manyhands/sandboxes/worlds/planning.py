@@ -77,6 +77,7 @@ async def planned_images(
     _check_files(options, references)
     async with opened_engine(options, demand, prefer=recorded.kind) as engine:
         await _check_limits(options, engine)
+        recorded = await _without_gone(engine, demand, recorded)
         unbuilt = await built_images(
             engine.name, engine.store, demand, notice, build_logs, known=recorded.images, skip=skip_unbuilt
         )
@@ -208,6 +209,18 @@ async def _pinned(
     found = {each: image for each, image in answers.found.items() if each not in missing}
     _say_size(found.values(), notice)
     return Pins(engine.name, {**known, **found}, tuple(dict.fromkeys(missing)))
+
+
+async def _without_gone(engine: Engine, demand: ImageDemand, recorded: Pins) -> Pins:
+    """Without the images that are gone and that can be built again. Raises UserError if the engine does not say whether they are there."""
+    known = [tag for tag in demand.builds if tag in recorded.images]
+    if engine.store is None or not known:
+        return recorded
+    try:
+        gone = {tag for tag in known if not await engine.store.present(recorded.images[tag].pin)}
+    except ItemError as error:
+        raise UserError(f"--sandbox {engine.name}: {error.message}") from error
+    return replace(recorded, images={tag: image for tag, image in recorded.images.items() if tag not in gone})
 
 
 async def _check_recorded(engine: Engine, demand: ImageDemand, images: dict[str, Image]) -> None:

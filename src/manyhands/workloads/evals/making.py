@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import expand_home
-from manyhands.engine.contract import BEHIND_INPUT
+from manyhands.engine.contract import BEHIND_INPUT, ItemRow
 from manyhands.io.search_paths import SearchPath
 from manyhands.models.settings import ModelSettings
 from manyhands.runs.folders import free_name, is_made, open_reader
@@ -25,7 +25,7 @@ from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.task_folders.agents import command_template
 from manyhands.task_folders.contents import Task
-from manyhands.task_folders.images import add_task, images_of
+from manyhands.task_folders.images import add_rebuilt, add_task, images_of
 from manyhands.workloads.evals.edits import Edits, edits_of
 from manyhands.workloads.evals.evalfile.contents import EvalFile, Invalid, Test
 from manyhands.workloads.evals.evalfile.files import Config
@@ -183,10 +183,12 @@ async def _continued(
     with closing(open_reader(folder)) as reader:
         edits = edits_of(reader.items(), recorded, environ, in_python)
         left = reader.left(BEHIND_INPUT)
+        tasks = _tasks_left(reader.items(), recorded) if recorded.pins and left else {}
     options = resume_spec(recorded.options, given)
     if recorded.pins and left:
         targets = [each for file in recorded.files for each in file.targets]
-        await images_of_targets(targets, Path(recorded.here), environ, notice, recorded.pins)
+        pins = await images_of_targets(targets, Path(recorded.here), environ, notice, recorded.pins, tasks=tasks)
+        recorded = replace(recorded, pins=pins)
     if options.targets != recorded.options.targets:
         notice("--targets has no effect on a run that was made already: it keeps the targets it was made with")
     workload = EvalsWorkload(
@@ -306,6 +308,24 @@ def _check_for_tasks(options: EvalSpec, loaded: LoadedEvals) -> None:
     """Raises UserError for a command that does tasks where there are none."""
     if options.agent_command is not None and not any(test.task for file in loaded.files for test in file.tests):
         raise UserError("--agent_command is for task folders, and these eval files are none")
+
+
+def _tasks_left(rows: Iterable[ItemRow], recorded: PreparedEval) -> dict[str, ImageDemand]:
+    """What the task folders need that have not ended yet, by what identifies each target."""
+    found: dict[str, ImageDemand] = {}
+    for row in rows:
+        if row.left_input or row.state is ItemState.COMPLETED or not (row.payload.get("test") or {}).get("task"):
+            continue
+        task = Task.from_json(row.payload["test"]["task"], "")
+        demand = found.setdefault(
+            identity(recorded.target_of(row.payload["file"], row.payload["target"])), ImageDemand("task")
+        )
+        for image in images_of(task):
+            demand.add(image, row.number)
+        if task.image is None:
+            demand.add(None, row.number)
+        add_rebuilt(demand, task)
+    return found
 
 
 def _default_name(loaded: LoadedEvals, options: EvalSpec, clock: Clock) -> str:

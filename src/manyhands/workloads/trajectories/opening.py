@@ -59,6 +59,8 @@ from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.worlds.building import LOGS
 from manyhands.sandboxes.worlds.planning import planned_images
 from manyhands.task_folders.agents import command_template, program_of
+from manyhands.task_folders.contents import Task
+from manyhands.task_folders.images import add_rebuilt
 from manyhands.task_folders.reading import read_tasks
 from manyhands.task_folders.rules import TaskRules
 from manyhands.task_folders.session import is_external, variables_as_secret
@@ -253,6 +255,8 @@ def _images_left(folder: Path) -> ImageDemand:
                 demand.add(payload.image, payload.line)
                 if (verifier := payload.task.get("verifier_image")) is not None:
                     demand.add(verifier, payload.line)
+                if payload.task:
+                    add_rebuilt(demand, Task.from_json(payload.task, ""))
     return demand
 
 
