@@ -54,6 +54,8 @@ class EvalKeywords(TypedDict, total=False):
     dry_run_delay_min: float | None
     dry_run_delay_max: float | None
     agent_timeout: float | None
+    timeout_multiplier: float | None
+    override_task: bool | None
     cache: bool | None
     cache_dir: PathLike | None
     threshold: float | None
