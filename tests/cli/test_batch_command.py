@@ -114,7 +114,7 @@ def test_exit_codes(folder: BatchFolder, responses: list[ScriptedResponse], code
         (["--resume=perhaps"], "--resume must be true or false"),
         (["--override=model,nonsense"], "nonsense"),
         (["--temperature=9"], "--temperature must be between 0 and 2"),
-        (["--sandbox=docker"], "not available yet"),
+        (["--sandbox=docker"], "--sandbox docker: some items name no image"),
         (["--executor=ray"], "--executor must be"),
     ],
 )

@@ -320,6 +320,10 @@ def test_every_batch_option_is_in_the_help_and_can_be_typed_in_both_spellings() 
         "send_reasoning": "never",
         "min_score": "1",
         "tags_in_values": "keep",
+        "image_template": "{id}",
+        "pull": "never",
+        "container_env": "A=b",
+        "image_cache": "2GB",
     }
     for name, option in options_of(BatchSpec).items():
         assert f"\n  {spell(name)}" in text

@@ -77,6 +77,7 @@ FULL = st.builds(
     on_dependency_failure=st.sampled_from(("skip", "fail", "run")),
     conversation=st.none() | CONVERSATIONS,
     variables=WORDS,
+    task=OBJECTS,
 )
 
 
@@ -96,6 +97,7 @@ def test_nothing_of_a_test_is_forgotten_here() -> None:
             "on_dependency_failure",
             "conversation",
             "variables",
+            "task",
             "secrets",  # never recorded: see test_environment_in_tests
         ),
     }

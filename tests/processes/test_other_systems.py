@@ -32,7 +32,7 @@ for module, names in LINUX.items():
 IMPORT = """
 import importlib, pkgutil, sys
 import manyhands
-OF_SANDBOXES = ("manyhands.sandboxes.", "manyhands.testing.sandbox_contract")
+OF_SANDBOXES = ("manyhands.sandboxes.", "manyhands.testing.sandbox_contract", "manyhands.testing.fake_worlds.")
 for found in pkgutil.walk_packages(manyhands.__path__, "manyhands.", onerror=lambda name: None):
     if not found.name.startswith("manyhands.processes.system.linux") and not found.name.endswith("__main__"):
         try:
@@ -106,7 +106,7 @@ def test_a_batch_without_tools_is_executed(executor: str, tmp_path: Path) -> Non
     [
         ("auto", "not available on this system"),
         ("broken", "the plug-in nowhere_at_all:Box can't be used: ModuleNotFoundError"),
-        ("docker", "not available yet in this version (choose one of: auto, bubblewrap, local, broken, nowhere)"),
+        ("docker", "its sandboxes are made of images: name one with --image"),
     ],
 )
 def test_a_sandbox_that_is_not_there_is_refused_in_one_line(name: str, says: str, tmp_path: Path) -> None:

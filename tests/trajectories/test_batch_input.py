@@ -206,14 +206,21 @@ def test_cwd_works_without_an_image(tmp_path: Path) -> None:
     assert "/workspace\\n" in texts[2]
 
 
-def test_rows_with_an_image_need_a_sandbox_that_can_give_it_or_one_that_is_typed(tmp_path: Path) -> None:
+def test_rows_with_an_image_need_a_sandbox_that_can_give_it_or_an_option_that_ignores_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("DOCKER_HOST", "CONTAINER_HOST"):  # whatever engines this machine has
+        monkeypatch.setenv(variable, f"unix://{tmp_path}/none")
     folder = BatchFolder(tmp_path, [{"prompt": "a", "image": "python:3.12"}, {"prompt": "b", "docker_image": "x"}, "c"])
     ran, bodies = batch(folder, "--sandbox=auto")
     assert (ran.code, bodies, folder.run().exists()) == (2, [], False)
-    assert "--sandbox" in ran.err
+    assert "2 rows with a container image: no container engine can be used" in ran.err
+    assert "--ignore_images goes on without images" in ran.err
     ran, bodies = batch(folder, "--sandbox=local")
+    assert (ran.code, bodies) == (2, [])
+    assert "--sandbox local can't be made of images, and there are 2 rows with a container image" in ran.err
+    ran, bodies = batch(folder, "--sandbox=local", "--ignore_images")
     assert (ran.code, len(bodies)) == (0, 3)
-    assert "2 rows ask for a container image, which the local sandbox ignores" in ran.err
 
 
 def test_a_prompt_of_parts_reaches_the_model_as_it_is(tmp_path: Path) -> None:

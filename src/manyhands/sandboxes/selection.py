@@ -29,7 +29,7 @@ def choose_backend(name: str, options: SandboxSettings | None = None) -> Sandbox
         check_network(chosen, kind, options)
     if kind.driven and kind.takes_images:
         raise UserError(f"--sandbox {name}: its sandboxes are made of images: name one with --image")
-    backend = made_backend(chosen, kind, options or SandboxSettings())
+    backend = made_backend(name, kind, options or SandboxSettings())
     problem = backend.unavailable()
     if problem is not None:
         raise UserError(f"--sandbox {name}: {problem}{on_host(name)}")
