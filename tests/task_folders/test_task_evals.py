@@ -141,3 +141,13 @@ def test_a_target_that_can_do_no_tasks_is_refused(evaluation: Evaluation) -> Non
     ran = evaluation.run("--target=m")
     assert ran.code == 2
     assert "can't do task folders" in ran.err
+
+
+def test_a_target_without_tools_is_named(evaluation: Evaluation) -> None:
+    evaluation.add("a")
+    assert "has no tools" not in evaluation.run("--run_name=some").err
+    (evaluation.path / "tasks/targets.yaml").write_text(
+        "targets:\n  - {name: bare, provider: agent, model: simulated}\n  - {name: o, provider: agent, agent: oracle}\n"
+    )
+    assert "target bare has no tools" in evaluation.run("--run_name=none", "--target=bare").err
+    assert "has no tools" not in evaluation.run("--run_name=own", "--target=o").err

@@ -18,15 +18,13 @@ from manyhands.workloads.evals.items import TestItem, plan_tests
 from manyhands.workloads.evals.prepared import PreparedEval, chosen_names, load
 from manyhands.workloads.evals.scheduling import slots
 from manyhands.workloads.evals.settings import EvalSpec
-from manyhands.workloads.evals.targets.definitions import Target
+from manyhands.workloads.evals.targets.definitions import TOOL_KEYS, Target
 
 _OWN_TOKENS = 50
 """Tokens of a target's own system prompt."""
 _JUDGING_TOKENS = 400
 """Tokens of what a judge is asked besides the test and its answer."""
 _AGENT = "agent"
-_TOOLS = ("toolsets", "tools", "mcp_config")
-"""Settings that give it tools."""
 _MAX_TURNS = 10
 
 
@@ -97,7 +95,7 @@ def _assumptions(target: Target) -> Assumptions:
     settings = target.settings
     turns, tokens = settings.get("max_turns"), settings.get("max_tokens")
     return Assumptions.of(
-        tools=target.kind == _AGENT and any(settings.get(name) for name in _TOOLS),
+        tools=target.kind == _AGENT and any(settings.get(name) for name in TOOL_KEYS),
         max_turns=turns if isinstance(turns, int) else _MAX_TURNS,
         max_tokens=tokens if isinstance(tokens, int) else None,
     )

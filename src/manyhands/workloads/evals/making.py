@@ -37,7 +37,7 @@ from manyhands.workloads.evals.results.result_lines import WITHOUT_SCORE, groupe
 from manyhands.workloads.evals.results.writing import check_output, named_outputs
 from manyhands.workloads.evals.settings import EvalSpec, check_trace_name
 from manyhands.workloads.evals.targets.checks import check_usable
-from manyhands.workloads.evals.targets.definitions import identity
+from manyhands.workloads.evals.targets.definitions import TOOL_KEYS, Target, identity
 from manyhands.workloads.evals.targets.images import images_of_targets
 from manyhands.workloads.evals.workload import EvalsWorkload, ignore_notice
 
@@ -144,6 +144,7 @@ def _made(loaded: LoadedEvals, notice: Notice, tell: Notice, given: Given) -> Op
     make_run(opened, options, notice)
     _warn_of_budget(loaded.prepared, notice)
     _tell_uncached(loaded.prepared, notice)
+    _tell_toolless(loaded, notice)
     return opened
 
 
@@ -155,6 +156,26 @@ def _tell_uncached(prepared: PreparedEval, notice: Notice) -> None:
     cached = [file for file in prepared.files if (file.cache if options.cache is None else options.cache)]
     for name in dict.fromkeys(target.name for file in cached for target in file.targets if target.batching):
         notice(f"target {name} answers all tests at once, and is invoked whatever is in the cache")
+
+
+def _tell_toolless(loaded: LoadedEvals, notice: Notice) -> None:
+    """Say which targets are to do tasks without any tool: such an agent can change nothing, whatever its score says."""
+    names = dict[str, None]()
+    for file, of_file in zip(loaded.files, loaded.prepared.files, strict=True):
+        if any(test.task for test in file.tests):
+            names |= {each.name: None for each in of_file.targets if _is_toolless(each, loaded.prepared.options)}
+    for name in names:
+        notice(
+            f"target {name} has no tools, so it can do nothing in its tasks; give it, for example, "
+            "toolsets: [terminal, file]"
+        )
+
+
+def _is_toolless(target: Target, options: EvalSpec) -> bool:
+    """Whether a target is a model or a built-in agent that has no tools."""
+    given = target.settings
+    does_itself = given.get("agent") is not None or given.get("agent_command") is not None or options.agent_command
+    return target.facts.calls_models and not does_itself and not any(given.get(name) for name in TOOL_KEYS)
 
 
 def _warn_of_budget(prepared: PreparedEval, notice: Notice) -> None:

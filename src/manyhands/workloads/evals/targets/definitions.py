@@ -49,6 +49,10 @@ _SECRETS = (_SECRET, "bearer_token", "github_token")
 """Settings that must be variables."""
 
 
+TOOL_KEYS = ("toolsets", "tools", "mcp_config")
+"""The keys of a target that give its agent tools."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A target whose keys are known and spelled in one way. Runs record it."""
