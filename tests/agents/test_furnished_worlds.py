@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.worlds.furnishing import Furnished, Furnishing, checked_file
+from manyhands.agents.worlds.furnishing import Furnished, Furnishing
 from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.agents.worlds.recorded_commands import CommandRecord
+from manyhands.agents.worlds.row_fields import checked_file
 from manyhands.agents.worlds.templates import check_apart, read_template
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError, UserError

@@ -143,7 +143,8 @@ def test_options_of_others_are_refused_with_what_to_do_instead(kind: type[Settin
 def test_no_settings_are_inherited_only_to_be_refused(kind: type[Settings]) -> None:
     hidden = [name for name in kind.fields if not kind.about(name).typed]
     contents = {content for content, _ in kind.contents.values()} if issubclass(kind, FileSettings) else set()
-    assert set(hidden) <= {*contents, "reasoning_config", "bootstrap_seed", "memory_concurrency", "recorded_headers"}
+    worked_out = {"recorded_headers", "workspace_digest", "task_rules"}
+    assert set(hidden) <= {*contents, *worked_out, "reasoning_config", "bootstrap_seed", "memory_concurrency"}
     assert not set(kind.fields) & set(kind.instead)
 
 

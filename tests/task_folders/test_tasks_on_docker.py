@@ -38,9 +38,10 @@ def on_docker(docker_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     return docker_engine
 
 
-def left_over(engine: Engine) -> list[str]:
-    """The containers of runs that are there."""
-    return engine.client("ps", "-a", "-q", "--filter", "label=manyhands.run").split()
+def left_over(engine: Engine, folder: Path) -> list[str]:
+    """The containers of runs below a folder; those of other tests may be there."""
+    labels = engine.client("ps", "-a", "--format", '{{.Label "manyhands.folder"}}').splitlines()
+    return [label for label in labels if label.startswith(str(folder))]
 
 
 def test_a_dockerfile_is_built_before_the_run_and_leaves_its_log_there(on_docker: Engine, tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_a_dockerfile_is_built_before_the_run_and_leaves_its_log_there(on_docker
     (log,) = (tmp_path / "data/r/builds").iterdir()
     assert "built.txt" in log.read_text()
     assert (tmp_path / "data/r/artifacts/1-1/logs/verifier/test-stdout.txt").read_text() == "built\n"
-    assert left_over(on_docker) == []
+    assert left_over(on_docker, tmp_path) == []
 
 
 def test_a_dockerfile_that_does_not_build_is_refused_in_one_line_or_skipped(on_docker: Engine, tmp_path: Path) -> None:

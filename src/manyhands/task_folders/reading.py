@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from manyhands.core.errors import UserError
-from manyhands.io.yaml_files import read_yaml
 from manyhands.sandboxes.images.templates import checked_reference
 from manyhands.task_folders.contents import (
     DOCKERFILE,
@@ -265,6 +264,8 @@ class _Reader:
         path = next((each for file in COMPOSE_FILES if (each := self._folder / name / file).is_file()), None)
         if path is None:
             return {}
+        from manyhands.io.yaml_files import read_yaml
+
         value, _ = read_yaml(path, str(path))
         services = value.get("services") if isinstance(value, Mapping) else None
         if not isinstance(services, Mapping) or MAIN not in services:

@@ -6,8 +6,8 @@ import json
 from math import isfinite
 from typing import Any
 
-from manyhands.graders.trajectory.verifier import REWARD
-
+REWARD = "reward"
+"""What a reward without a name is called."""
 REWARD_JSON, REWARD_TEXT = "reward.json", "reward.txt"
 MAX_REWARD_FILE = 1 << 20
 """Bytes."""

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import io
-import posixpath
-import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +15,7 @@ from typing import TypeVar
 
 from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.agents.worlds.recorded_commands import MAX_OUTPUT, CommandRecord, must_succeed, recorded_command
+from manyhands.agents.worlds.row_fields import fields_named
 from manyhands.agents.worlds.settings import ENVIRONMENT, RowWorldSettings, WorldSettings, environment_of
 from manyhands.agents.worlds.templates import packed_template, read_template
 from manyhands.agents.worlds.world import World
@@ -38,7 +37,6 @@ FURNISH = "furnish"
 """The kind of the step that copies files into a world."""
 SETUP, COLLECT = "setup", "collect"
 """Scopes of the steps before and after a conversation."""
-_FIELD = re.compile(r"(?<!\$)\{([A-Z][A-Z0-9_]*)\}|\{([a-z][a-z0-9_]*)\}")
 _LOCAL, _PLAIN = "local", "bubblewrap"
 """Kinds of sandboxes: without protection, and what ``auto`` is for items without an image."""
 
@@ -236,11 +234,6 @@ class Furnished:
         return len(self.item.files)
 
 
-def fields_named(*commands: str | None) -> list[str]:
-    """The fields of a row that commands name."""
-    return list(dict.fromkeys(upper or lower for text in commands if text for upper, lower in _FIELD.findall(text)))
-
-
 def check_commands(options: WorldSettings, fields: Iterable[str]) -> None:
     """Raises UserError for a command in which a field stands where no quotation would hold it together. ``fields``: those that rows
     have."""
@@ -339,16 +332,6 @@ def secret_environment(secrets: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = loads(secrets.get(ENVIRONMENT, "{}"))
     protect(found.values())
     return found
-
-
-def checked_file(path: str) -> str:
-    """The path of a row's file, put plainly. Raises ValueError."""
-    if not path or "\0" in path or path.endswith("/") or len(path) > 4000:
-        raise ValueError(f"{path[:60]!r} is no path of a file")
-    plain = posixpath.normpath(path)
-    if plain.split("/")[0] == ".." or "/../" in f"/{path}/" or plain in (".", "/"):
-        raise ValueError(f"{path!r} leads out of the workspace")
-    return plain
 
 
 def _archive(files: Mapping[str, str], links: frozenset[str]) -> io.BytesIO:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from manyhands.agents.worlds.furnishing import checked_file
 from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.agents.worlds.settings import COLUMNS, RowWorldSettings, check_variable
 from manyhands.core.jsonio import Json, kind_of, loads
@@ -19,6 +19,7 @@ MAX_TEXT = 16 << 20
 """Characters of all files of a row."""
 _MIN_MEMORY = 1 / 16
 _GIB = 1 << 30
+_FIELD = re.compile(r"(?<!\$)\{([A-Z][A-Z0-9_]*)\}|\{([a-z][a-z0-9_]*)\}")
 _USER = re.compile(r"\w[\w.-]*(:\w[\w.-]*)?")
 _NO_NETWORK = FALSE_WORDS | {"none", "no-network"}
 _NETWORK = TRUE_WORDS | {"public", "allow"}
@@ -64,6 +65,21 @@ class RowFields:
             except ValueError as error:
                 raise ValueError(f'"{name}" {error}') from None
         return world
+
+
+def fields_named(*commands: str | None) -> list[str]:
+    """The fields of a row that commands name."""
+    return list(dict.fromkeys(upper or lower for text in commands if text for upper, lower in _FIELD.findall(text)))
+
+
+def checked_file(path: str) -> str:
+    """The path of a row's file, put plainly. Raises ValueError."""
+    if not path or "\0" in path or path.endswith("/") or len(path) > 4000:
+        raise ValueError(f"{path[:60]!r} is no path of a file")
+    plain = posixpath.normpath(path)
+    if plain.split("/")[0] == ".." or "/../" in f"/{path}/" or plain in (".", "/"):
+        raise ValueError(f"{path!r} leads out of the workspace")
+    return plain
 
 
 def _object(value: Json) -> dict[str, str]:

@@ -16,7 +16,7 @@ from manyhands.models.factory import is_simulated
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.runs.progress import Notice
 from manyhands.workloads.trajectories.dataset.rows import BadRow, read_rows
-from manyhands.workloads.trajectories.prepared import Prepared, prepare
+from manyhands.workloads.trajectories.prepared import Prepared, prepare, with_project
 from manyhands.workloads.trajectories.spec import BatchSpec
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
@@ -30,7 +30,7 @@ async def estimate_batch(options: BatchSpec, notice: Notice) -> list[tuple[str, 
 
     Raises UserError as making the batch would.
     """
-    options = options.resolved()
+    options = with_project(options.resolved())
     check_prices(options)
     prepared = await prepare(options)
     for line in dataset_notices(Path(options.dataset_file), **options.reading):

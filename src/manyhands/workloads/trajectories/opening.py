@@ -71,7 +71,7 @@ from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
 from manyhands.workloads.trajectories.dataset.task_rows import is_task_dataset
 from manyhands.workloads.trajectories.items import Adoption, PromptItem
 from manyhands.workloads.trajectories.original import is_left_by_original, set_aside
-from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity, prepare
+from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity, prepare, with_project
 from manyhands.workloads.trajectories.records import JUDGE_KEY, LOW_SCORE, NO_REASONING, TAGS_IN_VALUES, UNKNOWN_TOOL
 from manyhands.workloads.trajectories.spec import BatchSpec
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
@@ -107,7 +107,7 @@ async def open_batch(
                 copied = options.changed({"dataset_file": str(dataset)})
                 return await open_batch(copied, resume=resume, notice=notice, environ=environ)
         options = options.changed({"dataset_file": str(_kept_dataset(run_folder))})
-    options = options.resolved()
+    options = with_project(options.resolved())
     folder = options.run_folder
     if is_made(folder):
         refuse_unless_resumed(resume, folder)

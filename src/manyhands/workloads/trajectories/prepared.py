@@ -14,6 +14,7 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
+from manyhands.sandboxes.project import checked_project
 from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions, load_distributions_file
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import KNOWN_TOOLS, STANDARD, Toolset, Toolsets, known_tools, with_groups
@@ -166,6 +167,13 @@ _OF_DATASET = (
     "variables",
 )
 """What is read from the rows of the dataset."""
+
+
+def with_project(options: BatchSpec) -> BatchSpec:
+    """The settings with the project's path absolute and without links. Raises UserError for one that can't be used."""
+    if options.project is None:
+        return options
+    return options.changed({"project": str(checked_project(options.project, sandbox=options.sandbox))})
 
 
 async def prepare(

@@ -6,11 +6,10 @@ Names and defaults of those that the original batch runner has are its own.
 from __future__ import annotations
 
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from manyhands.agents.options import AgentOptions, AgentTerminalSettings
-from manyhands.agents.worlds.furnishing import fields_named
-from manyhands.agents.worlds.row_fields import RowFields
+from manyhands.agents.worlds.row_fields import RowFields, fields_named
 from manyhands.core.settings import (
     Checked,
     Flag,
@@ -39,7 +38,6 @@ from manyhands.runs.options import (
     check_run_name,
 )
 from manyhands.sandboxes.images.templates import RowImages
-from manyhands.sandboxes.project import checked_project
 from manyhands.task_folders.settings import TASKS, TaskSettings
 
 if TYPE_CHECKING:
@@ -245,12 +243,6 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
             "world": RowFields.of(self),
             "command_fields": tuple(fields_named(self.setup, self.collect)),
         }
-
-    def resolved(self) -> Self:
-        made = super().resolved()
-        if made.project is None:
-            return made
-        return made.changed({"project": str(checked_project(made.project, sandbox=made.sandbox))})
 
     @property
     def is_graded(self) -> bool:

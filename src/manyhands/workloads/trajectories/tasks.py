@@ -8,8 +8,6 @@ from typing import Any
 from manyhands.core.errors import GraderError, ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import GRADE
-from manyhands.graders.protocol import PASS_LIMIT, Score, verdict_of
-from manyhands.graders.trajectory.verifier import clipped, raw_score
 from manyhands.task_folders.trial import Verified
 
 REWARDS = "rewards"
@@ -21,6 +19,9 @@ VERIFIER = "verifier"
 def graded_by_verifier(verified: Verified, record: Mapping[str, Any], reward: str | None) -> dict[str, Any]:
     """An item's record with the rewards and the score. ``reward``: the one that is the score. Raises ItemError(GRADER_ERROR), with the
     record, if there is no score."""
+    from manyhands.graders.protocol import PASS_LIMIT, Score, verdict_of  # graders take long to import
+    from manyhands.graders.trajectory.verifier import clipped, raw_score
+
     about = {"exit_code": verified.exit_code, "seconds": verified.seconds}
     if verified.rewards is None:
         error = verified.error or "the verifier gave no reward"

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from manyhands.agents.options import AgentOptions
-from manyhands.agents.worlds.furnishing import Furnished, Furnishing, fields_named
-from manyhands.agents.worlds.row_fields import RowFields
+from manyhands.agents.worlds.furnishing import Furnished, Furnishing
+from manyhands.agents.worlds.row_fields import RowFields, fields_named
 from manyhands.agents.worlds.settings import COLUMNS
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
