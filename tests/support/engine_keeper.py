@@ -43,7 +43,7 @@ def program(name: str, package: str) -> str:
     """The path of a program. Raises Unavailable."""
     found = shutil.which(name, path=_SBIN)
     if found is None:
-        raise Unavailable(f"{name} is not installed (Debian: {package})")
+        raise Unavailable(f"{name} is not installed (package {package})")
     return found
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 KINDS = ("docker", "podman")
 VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 _START = {
-    "docker": "start Docker (Debian: apt-get install docker, then dockerd)",
+    "docker": "install Docker Engine and start dockerd",
     "podman": "install Podman and start its service (podman system service --time 0)",
 }
 _PING_SECONDS = 5.0
