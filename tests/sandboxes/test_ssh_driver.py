@@ -275,6 +275,16 @@ async def test_broken_connection(driver: SshDriver, server: SshServer) -> None:
     assert await ran(driver, world, "cat file") == "kept\n"
 
 
+async def test_a_server_of_one_session_a_connection_is_named() -> None:
+    with ssh_server(ordinary=os.geteuid() == 0, settings="MaxSessions 1") as server:
+        driver = SshDriver(server.target)
+        try:
+            with pytest.raises(ItemError, match="takes one session a connection"):
+                await driver.create(WorldSpec("one", {}, None))
+        finally:
+            await driver.close()
+
+
 async def test_more_worlds_at_once_than_the_server_takes() -> None:
     settings = "MaxStartups 2:100:2\nMaxSessions 3"
     with ssh_server(ordinary=os.geteuid() == 0, settings=settings) as server:

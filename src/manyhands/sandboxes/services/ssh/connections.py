@@ -70,6 +70,7 @@ _LOGIN_SECONDS = 60.0
 _FIRST_PAUSE, _MAX_PAUSE = 0.3, 8.0
 _SESSIONS = 10
 _BROKEN = 255
+_TRIES_ALONE = 3
 _NOTICED = 0.2
 """Seconds after which the end of a connection is known."""
 _BEAT = 20.0
@@ -347,6 +348,8 @@ class Connection:
         self.capacity = capacity
         self.used = 1
         """Sessions, with those that are about to begin and the guard's."""
+        self.reserved = 0
+        """Sessions that were ever about to begin."""
         self.ready: asyncio.Task[None] | None = None
 
     @property
@@ -434,8 +437,10 @@ class Connections:
         ended before."""
         token = secrets.token_hex(16)
         lines = script_lines(f"begun() {{ printf '\\n%s\\n' {token}; printf '\\n%s\\n' {token} >&2; }}\n{script}")
+        refused_alone = 0
         for _ in range(100):
             connection = await self._reserved()
+            mine, alone = connection.reserved, connection.used == 2
             try:
                 stream = SshStream(connection.words(), output, errors, token, partial(_is_alive, connection))
             except BaseException:
@@ -456,10 +461,14 @@ class Connections:
                 break
             if not connection.alive:
                 await asyncio.sleep(_NOTICED)
-            elif connection.used < 2:
-                raise ItemError(Cause.SANDBOX_LOST, "ssh: the server takes one session a connection (MaxSessions)")
+            elif alone and connection.reserved == mine:
+                refused_alone += 1  # the server may not have noticed yet that others ended
+                if refused_alone == _TRIES_ALONE:
+                    raise ItemError(Cause.SANDBOX_LOST, "ssh: the server takes one session a connection (MaxSessions)")
+                await asyncio.sleep(_NOTICED)
             else:
-                connection.capacity = self._capacity = min(connection.capacity, connection.used)
+                # Those that were in the way may have ended since.
+                connection.capacity = self._capacity = min(connection.capacity, max(2, connection.used))
         raise ItemError(Cause.SANDBOX_LOST, f"ssh: {self._target.host}: {complaint(stream.noise)}")
 
     async def close(self) -> None:
@@ -483,6 +492,7 @@ class Connections:
             connection = next((each for each in self._connections if _has_room(each)), None) or self._fresh()
             assert connection.ready is not None
             connection.used += 1
+            connection.reserved += 1
             try:
                 await asyncio.shield(connection.ready)
             except BaseException:
