@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from manyhands.core.redaction import KNOWN
 from manyhands.sandboxes.containers.credentials import credentials
-from manyhands.sandboxes.containers.registry import Name, RegistryError, digest_of, parsed
+from manyhands.sandboxes.containers.registry import Name, RegistryError, check_realm, digest_of, parsed
 
 DIGEST = "sha256:" + "ab" * 32
 Answer = Callable[[web.Request], Awaitable[web.Response]]
@@ -83,6 +83,13 @@ async def test_an_image_that_is_not_given_is_not_there(registry: Registry) -> No
 async def test_what_is_no_registry_is_no_answer(registry: Registry) -> None:
     with pytest.raises(RegistryError, match="not a registry"):
         await digest_of(Name(registry.host, "else/where", "1"))
+
+
+def test_a_registry_asked_over_tls_gets_no_password_sent_in_the_clear() -> None:
+    with pytest.raises(RegistryError, match="without TLS"):
+        check_realm("http://tokens.example/token", secure=True)
+    check_realm("https://tokens.example/token", secure=True)
+    check_realm("http://127.0.0.1/token", secure=False)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ async def _asked(session: aiohttp.ClientSession, base: str, name: Name, known: t
         challenge = response.headers.get("WWW-Authenticate", "")
         if response.status != 401:
             return _read(response)
-    headers["Authorization"] = await _authorization(session, challenge, known)
+    headers["Authorization"] = await _authorization(session, challenge, known, secure=base.startswith("https:"))
     async with session.head(url, headers=headers) as response:
         return _read(response)
 
@@ -113,7 +113,9 @@ def _is_registry(response: aiohttp.ClientResponse) -> bool:
     return "Docker-Distribution-Api-Version" in said or "json" in response.content_type
 
 
-async def _authorization(session: aiohttp.ClientSession, challenge: str, known: tuple[str, str] | None) -> str:
+async def _authorization(
+    session: aiohttp.ClientSession, challenge: str, known: tuple[str, str] | None, *, secure: bool
+) -> str:
     scheme, _, rest = challenge.partition(" ")
     basic = "" if known is None else f"Basic {base64.b64encode(':'.join(known).encode()).decode()}"
     if scheme.lower() == "basic":
@@ -122,6 +124,7 @@ async def _authorization(session: aiohttp.ClientSession, challenge: str, known: 
     realm = said.pop("realm", "")
     if scheme.lower() != "bearer" or not realm.startswith(("https://", "http://")):
         raise RegistryError(f"it asks for an authentication of an unknown kind ({scheme[:40] or 'none'})")
+    check_realm(realm, secure=secure)
     asked = {key: value for key, value in said.items() if key in ("service", "scope")}
     headers = {"Authorization": basic} if basic else {}
     async with session.get(realm, params=asked, headers=headers) as response:
@@ -129,6 +132,13 @@ async def _authorization(session: aiohttp.ClientSession, challenge: str, known: 
             return ""
         content = await response.content.read(_MAX_TOKEN_BYTES)
     return f"Bearer {_token(content)}"
+
+
+def check_realm(realm: str, *, secure: bool) -> None:
+    """Raises RegistryError for a service of tokens without TLS that a registry names which was asked over TLS (``secure``):
+    a password would be sent for everybody to read."""
+    if secure and not realm.startswith("https://"):
+        raise RegistryError("it wants credentials sent without TLS")
 
 
 def _token(content: bytes) -> str:
