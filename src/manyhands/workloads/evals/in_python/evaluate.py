@@ -56,6 +56,7 @@ class EvalKeywords(TypedDict, total=False):
     agent_timeout: float | None
     timeout_multiplier: float | None
     override_task: bool | None
+    agent_command: str | None
     cache: bool | None
     cache_dir: PathLike | None
     threshold: float | None
