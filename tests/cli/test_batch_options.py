@@ -946,6 +946,15 @@ def _agent_command(folder: BatchFolder) -> None:
     assert "task folders" in refused(folder, "--agent_command=true")
 
 
+@option("task_env")
+def _task_env(folder: BatchFolder) -> None:
+    toml = '[environment.env]\nWORD = "${NOT_SET_ANYWHERE}"\n'
+    assert _task(folder, "r", "--agent_command=echo $WORD >out", code=2, toml=toml) == []
+    (line,) = _task(folder, "r", "--agent_command=echo $WORD >out", "--task_env=NOT_SET_ANYWHERE=0.75", toml=toml)
+    assert line["metadata"]["score"] == 0.75
+    assert "task folders" in refused(folder, "--task_env=A=b")
+
+
 @option("reward")
 def _reward(folder: BatchFolder) -> None:
     test = '#!/bin/bash\necho \'{"x": 0.25, "y": 0.75}\' >/logs/verifier/reward.json\n'

@@ -157,24 +157,60 @@ def test_a_changed_task_is_other_work_on_a_resume(tasks: Tasks) -> None:
 def test_variables_of_this_machine_reach_the_task_and_no_file_of_the_run(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toml = '[environment.env]\nTOKEN = "${TASK_CODE}"\nOTHER = "${NOT_SET_HERE:-plain}"\n'
-    test = '#!/bin/bash\n[ "$TOKEN" = ${EXPECTED} ] && echo 1 > /logs/verifier/reward.txt; echo "$TOKEN $OTHER"\n'
+    toml = '[environment.env]\nTOKEN = "${TASK_CODE}"\nOTHER = "${NOT_NAMED:-plain}"\n'
+    monkeypatch.setenv("NOT_NAMED", "a-key-of-the-person")
+    test = '#!/bin/bash\n[ "$TOKEN$OTHER" = ${EXPECTED}plain ] && echo 1 > /logs/verifier/reward.txt; echo "$TOKEN $OTHER"\n'
     tasks.add("a", toml=f'{toml}[verifier.env]\nEXPECTED = "${{TASK_CODE}}"\n', test=test)
-    ran = tasks.batch("--agent_command=echo got $TOKEN")
-    assert ran.code == 2
-    assert "task a takes a value from the variable TASK_CODE, which is not set" in ran.err
+    ran = tasks.batch("--agent_command=echo got $TOKEN", "--task_env=TASK_CODE")
+    assert (ran.code, "--task_env TASK_CODE: the environment variable TASK_CODE is not set" in ran.err) == (2, True)
     monkeypatch.setenv("TASK_CODE", "quite-a-long-code-7719")
-    ran = tasks.batch("--agent_command=echo got $TOKEN")
+    ran = tasks.batch("--agent_command=echo got $TOKEN [$EXPECTED]", "--task_env=TASK_CODE", "--task_env=MISSPELT=1")
     assert ran.code == 0
-    assert "tasks take the values of TASK_CODE from the environment" in ran.err
+    assert "--task_env: no task takes MISSPELT" in ran.err
     assert "quite-a-long" not in ran.err
     (line,) = tasks.lines()
     assert line["metadata"]["score"] == 1.0
     said = line["conversations"][-1]["value"]
     assert "quite-a-long" not in said
-    assert "got" in said
+    assert said.endswith("got [redacted] []"), "what is the verifier's alone is not the agent's"
     for path in (tasks.path / "data").rglob("*"):
         assert not path.is_file() or b"quite-a-long-code" not in path.read_bytes(), path
+
+
+def test_a_variable_that_nobody_allowed_refuses_the_task_before_its_image_is_built(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TASK_CODE", "SOLUTION_CODE"):
+        monkeypatch.setenv(name, "a-key-of-the-person")
+    code = '[verifier.env]\nEXPECTED = "${TASK_CODE}"\n[solution.env]\nKEY = "${SOLUTION_CODE}"\n'
+    tasks.add("a", toml=code, files={"environment/Dockerfile": "FROM nothing:at-all\n"})
+    tasks.add("b")
+    ran = tasks.batch(PROGRAM)
+    wanted = (
+        "tasks/a/task.toml: task a: verifier.env.EXPECTED takes this machine's variable TASK_CODE; --task_env TASK_CODE"
+    )
+    assert (ran.code, wanted in ran.err, "build" in ran.err) == (2, True, False), ran.err
+    oracle = tasks.batch("--agent=oracle", "--task_env=TASK_CODE")
+    assert (oracle.code, "solution.env.KEY takes this machine's variable SOLUTION_CODE" in oracle.err) == (2, True)
+    assert not (tasks.path / "data").exists()
+    skipped = tasks.batch(PROGRAM, "--skip_invalid")
+    assert skipped.code == 0, skipped.err
+    assert [line["metadata"]["item"] for line in tasks.lines()] == ["id:b#0"]
+
+
+def test_a_value_for_tasks_is_kept_for_a_resume_and_one_that_looks_secret_is_not_taken(tasks: Tasks) -> None:
+    tasks.add(
+        "a",
+        toml='[environment.env]\nA = "${WORD}"\n[solution.env]\nB = "${OTHER}"\n',
+        solve='echo "$A$B" > out\n',
+        test="#!/bin/bash\n[ $(cat out) = onetwo ] && echo 1 > /logs/verifier/reward.txt\n",
+    )
+    ran = tasks.batch("--agent=oracle", "--task_env=WORD=one", "--task_env=OTHER=two")
+    assert ran.code == 0, ran.err
+    again = tasks.batch("--resume")
+    assert again.code == 0, again.err
+    secret = tasks.batch("--agent=oracle", "--run_name=s", "--task_env=API_TOKEN=f00dcafe-tricky-41")
+    assert (secret.code, "API_TOKEN looks like a secret" in secret.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,30 @@ def test_tasks_that_are_not_taken_refuse_the_run_or_are_left_out(evaluation: Eva
     ran = evaluation.run("--target=oracle")
     assert ran.code == 2
     assert "task bad: environment.gpus is not taken" in ran.err
-    assert "SURELY_NOT_SET_HERE, which is not set" in ran.err
+    assert "verifier.env.X takes this machine's variable SURELY_NOT_SET_HERE" in ran.err
     skipped = evaluation.run("--target=oracle", "--skip_invalid")
     assert skipped.code == 0, skipped.err
     assert sum(each["score"] == 1.0 for each in evaluation.results()) == 1
+
+
+def test_a_task_has_the_variables_that_the_person_named_and_no_other(
+    evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TASK_CODE", "NOT_NAMED", "SOLUTION_CODE"):
+        monkeypatch.setenv(name, "a-word-of-the-person")
+    evaluation.add(
+        "a",
+        toml='[verifier.env]\nA = "${TASK_CODE}"\nB = "${NOT_NAMED:-plain}"\n[solution.env]\nC = "${SOLUTION_CODE}"\n',
+        solve='echo "[$A$B]$C" > seen\n',
+        test="#!/bin/bash\n[ $A.$B.$(cat seen) = a-word-of-the-person.plain.[]two ] && echo 1 > /logs/verifier/reward.txt\n",
+    )
+    refused = evaluation.run("--target=oracle", "--task_env=TASK_CODE")
+    assert (refused.code, "solution.env.C takes this machine's variable SOLUTION_CODE" in refused.err) == (2, True)
+    ran = evaluation.run("--target=oracle", "--task_env=TASK_CODE", "--task_env=SOLUTION_CODE=two")
+    assert ran.code == 0, ran.err + ran.out
+    monkeypatch.delenv("TASK_CODE")
+    again = evaluation.run("--resume", "--rerun_failed")
+    assert again.code == 0, again.err
 
 
 def test_a_program_does_the_tasks_by_an_option_or_by_the_targets_key(evaluation: Evaluation) -> None:

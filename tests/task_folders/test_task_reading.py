@@ -115,6 +115,25 @@ def test_former_words_mean_what_they_meant(tmp_path: Path) -> None:
     assert agent_policy(config) == ("no-network", ())
 
 
+@pytest.mark.parametrize("version", ["9.0", "2.0", "0.9", "newest", ""])
+def test_a_version_that_is_not_known_is_refused_in_one_line(tmp_path: Path, version: str) -> None:
+    for key in ("version", "schema_version"):
+        folder = make_task(tmp_path / key, toml=f'{key} = "{version}"\n')
+        with pytest.raises(BadTask) as error:
+            read_task(folder)
+        assert (
+            str(error.value)
+            == f"{folder}/task.toml: schema_version: {version!r} is no version that is read: 1.0 to 1.4"
+        )
+
+
+def test_a_later_version_of_the_same_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    said: list[str] = []
+    task = read_task(make_task(tmp_path / "a", toml='schema_version = "1.12"\nnews = 1\n'), said.append)
+    assert task.config.schema_version == "1.12"
+    assert ["later than 1.4" in said[0], "news is not known" in said[1]] == [True, True]
+
+
 def test_keys_that_mean_nothing_are_named(tmp_path: Path) -> None:
     lines: list[str] = []
     toml = 'max = 1\n[environment]\ncpu = 2\nmemory = 5\n[verifier.environment]\nram = "1G"\n[metadata]\nfree = 1\n'

@@ -31,7 +31,8 @@ NOT_FOR_PYTHON = {
     "workspace_digest",
 }
 """What ``run`` is told, what only a command line can do, and what is taken from other settings."""
-ALSO_TAKEN: dict[str, dict[Any, Any]] = {"container_env": {Mapping[str, str | None]: {"A": "b", "PATH": None}}}
+_VARIABLES: dict[Any, Any] = {Mapping[str, str | None]: {"A": "b", "PATH": None}}
+ALSO_TAKEN = {"container_env": _VARIABLES, "task_env": _VARIABLES}
 """What settings are read from besides values of their own type, with an example."""
 SNIPPET = """
 from manyhands import BatchRunner

@@ -29,7 +29,7 @@ from manyhands.task_folders.contents import (
     digest_of,
     leads_out,
 )
-from manyhands.task_folders.schema import ALLOWLIST, MAIN, PUBLIC, TaskConfig, problems_of, unknown_keys
+from manyhands.task_folders.schema import ALLOWLIST, MAIN, PUBLIC, SCHEMA, TaskConfig, problems_of, unknown_keys
 from manyhands.task_folders.variables import wrong_reference
 
 COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
@@ -337,6 +337,8 @@ def _config(folder: Path, notice: Notice) -> TaskConfig:
         config = TaskConfig.model_validate(data)
     except ValidationError as error:
         raise BadTask(f"{path}: {'; '.join(problems_of(error))}") from error
+    if config.is_newer:
+        notice(f"{path}: schema_version {config.schema_version} is later than {SCHEMA}, and read as far as it is known")
     for key in unknown_keys(data):
         notice(f"{path}: {key} is not known, and has no effect")
     for key in ("memory", "storage"):

@@ -25,6 +25,9 @@ from manyhands.network.rules import NetworkRules
 MAIN = "main"
 """The service that agents work in."""
 PUBLIC, NO_NETWORK, ALLOWLIST = "public", "no-network", "allowlist"
+SCHEMA = "1.4"
+"""The version of the schema that is read. Of later ones with the same first number, which add to it, what is known is read."""
+_VERSION = re.compile(r"1(?:\.[0-9]{1,6})?")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([GMK])")
@@ -272,7 +275,7 @@ class SolutionSection(_Section):
 class TaskConfig(_Section):
     """All of ``task.toml``."""
 
-    schema_version: str = "1.4"
+    schema_version: str = SCHEMA
     source: str | None = None
     task: TaskSection | None = None
     metadata: Annotated[Mapping[str, Any], AfterValidator(finite)] = Field(default_factory=dict)
@@ -284,6 +287,18 @@ class TaskConfig(_Section):
     artifacts: tuple[Artifact, ...] = ()
     steps: tuple[Mapping[str, Any], ...] | None = None
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
+
+    @field_validator("schema_version")
+    @classmethod
+    def _known_version(cls, version: str) -> str:
+        if not _VERSION.fullmatch(version):
+            raise ValueError(f"{version!r} is no version that is read: 1.0 to {SCHEMA}")
+        return version
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether its version is a later one than that which is read whole."""
+        return int(self.schema_version.partition(".")[2] or 0) > int(SCHEMA.partition(".")[2])
 
     @model_validator(mode="before")
     @classmethod

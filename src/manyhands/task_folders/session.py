@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from manyhands.agents.worlds.settings import environment_of
 from manyhands.agents.worlds.world import World
 from manyhands.core.redaction import protect
 from manyhands.engine.contract import Context
@@ -19,11 +20,11 @@ from manyhands.task_folders.trial import OWN_FOLDERS, TaskTrial
 from manyhands.task_folders.variables import resolved
 
 VARIABLES = "task_variables"
-"""The name, among a workload's secrets, of the variables that tasks take from the environment."""
+"""The name, among a workload's secrets, of the values of this machine's variables that tasks may have."""
 
 
 def variables_as_secret(values: Mapping[str, str]) -> dict[str, str]:
-    """The variables that tasks take from the environment, among a workload's secrets."""
+    """The values of variables that tasks may have, among a workload's secrets."""
     return {VARIABLES: json.dumps(dict(values))} if values else {}
 
 
@@ -53,8 +54,9 @@ class TaskSession:
         backend: SandboxBackend | None,
     ) -> TaskSession:
         """``agent``: the one that is named; ``secrets``: the workload's; ``backend``: None if nothing happens outside."""
-        environ: dict[str, str] = json.loads(secrets.get(VARIABLES, "{}"))
-        protect(environ.values())
+        values: dict[str, str] = json.loads(secrets.get(VARIABLES, "{}"))
+        protect(values.values())
+        environ = environment_of(options.task_env, values)
         program = TaskProgram(options.agent_command, environ) if is_external(options, agent) else None
         return cls(TaskRules.from_json(options.task_rules), run_folder, environ, program, backend)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from manyhands.agents.worlds.settings import Variables, refuse_secrets
 from manyhands.core.settings import Flag, OptionalText, Settings, number, setting
 
 TASKS = "Task folders"
@@ -32,6 +33,21 @@ class TaskLimitSettings(Settings):
         identity=True,
         value="COMMAND",
     )
+    task_env: Variables = setting(
+        None,
+        "Environment variable that tasks may take as ${NAME} (repeatable), with its value in the environment of manyhands, which is not "
+        "recorded, or with VALUE. A task that needs another one is refused.",
+        group=TASKS,
+        identity=True,
+        repeated=True,
+        value="NAME[=VALUE]",
+    )
+
+    @classmethod
+    def check(cls, name: str, value: Any) -> Any:
+        if name == "task_env":
+            refuse_secrets(value)
+        return super().check(name, value)
 
 
 class TaskSettings(TaskLimitSettings):

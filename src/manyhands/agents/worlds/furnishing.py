@@ -83,7 +83,7 @@ class Furnishing:
             setup=options.setup,
             collect=options.collect,
             timeout=options.setup_timeout,
-            environment=environment_of(options, secret_environment(secrets)),
+            environment=environment_of(options.container_env, secret_environment(secrets)),
             user=options.user,
             cwd=options.cwd,
             project=None if options.project is None else Path(options.project),

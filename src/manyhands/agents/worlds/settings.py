@@ -57,6 +57,16 @@ def looks_secret(variable: str) -> bool:
     return bool(content) and bool(secrets_of({name: content}) or _OPAQUE.fullmatch(content))
 
 
+def refuse_secrets(variables: Variables) -> None:
+    """Raises ValueError for a variable whose value would be recorded although it looks like a secret."""
+    for variable in filter(looks_secret, variables or ()):
+        secret, _, content = _parted(variable)
+        protect([content])
+        raise ValueError(
+            f"{secret} looks like a secret, which would be recorded: give its name alone, and the value in the environment"
+        )
+
+
 def _parted(variable: str) -> tuple[str, str, str]:
     return variable.partition("=")
 
@@ -129,12 +139,7 @@ class WorldSettings(SandboxSettings, FileSettings):
     @classmethod
     def check(cls, name: str, value: Any) -> Any:
         if name == "container_env" and cls.about(name).recorded:
-            for variable in filter(looks_secret, value or ()):
-                secret, _, content = _parted(variable)
-                protect([content])
-                raise ValueError(
-                    f"{secret} looks like a secret, which would be recorded: give its name alone, and the value in the environment"
-                )
+            refuse_secrets(value)
         return super().check(name, value)
 
     def resolved(self) -> Self:
@@ -185,27 +190,29 @@ ENVIRONMENT = "container_env"
 """The name among a workload's secrets of what the environment holds for ``--container_env NAME``."""
 
 
-def looked_up(options: WorldSettings, environ: Mapping[str, str], *, needed: bool = True) -> dict[str, str]:
-    """The values of variables that were named alone. They are taken out of everything that is recorded. Raises UserError for one that
-    is not set; without ``needed`` it is left out."""
+def looked_up(
+    variables: Variables, environ: Mapping[str, str], *, option: str = ENVIRONMENT, needed: bool = True
+) -> dict[str, str]:
+    """The values of variables that were named alone. They are taken out of everything that is recorded. ``option``: where they were
+    named. Raises UserError for one that is not set; without ``needed`` it is left out."""
     found: dict[str, str] = {}
-    for name in options.container_env or ():
+    for name in variables or ():
         if "=" in name:
             continue
         if name not in environ and not needed:
             continue
         if name not in environ:
-            raise UserError(f"--container_env {name}: the environment variable {name} is not set")
+            raise UserError(f"--{option} {name}: the environment variable {name} is not set")
         try:
             check_variable(name, environ[name])
         except ValueError as error:
-            raise UserError(f"--container_env: {error}") from None
+            raise UserError(f"--{option}: {error}") from None
         found[name] = environ[name]
     protect(found.values())
     return found
 
 
-def environment_of(options: WorldSettings, secret: Mapping[str, str]) -> dict[str, str]:
-    """The variables of commands. ``secret``: what ``looked_up`` gave."""
-    parts = map(_parted, options.container_env or ())
+def environment_of(variables: Variables, secret: Mapping[str, str]) -> dict[str, str]:
+    """The variables with their values. ``secret``: what ``looked_up`` gave."""
+    parts = map(_parted, variables or ())
     return {name: value if sign else secret.get(name, "") for name, sign, value in parts}

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from manyhands.agents.worlds.settings import Variables
 from manyhands.cli.batch.short_form import DEFAULTS, run_name_for
 from manyhands.cli.console import notice, out
 from manyhands.cli.execution import execute
@@ -22,8 +23,9 @@ from manyhands.engine.journal.reader import JournalReader
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.folders import free_name
-from manyhands.task_folders.reading import Refused, holds_tasks, read_tasks
+from manyhands.task_folders.reading import Refused, holds_tasks
 from manyhands.task_folders.settings import ORACLE
+from manyhands.workloads.trajectories.dataset.task_rows import tasks_in_order
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.spec import BatchSpec
 from manyhands.workloads.trajectories.tasks import REWARDS
@@ -55,7 +57,7 @@ def run(argv: list[str]) -> int:
     result = execute(session, quiet=options.quiet or not sys.stderr.isatty())
     with closing(JournalReader(session.folder)) as reader:
         rows = [_line(row) for row in reader.items() if not row.left_input]
-    skipped = _skipped(folder) if options.skip_invalid else []
+    skipped = _skipped(folder, options.task_env) if options.skip_invalid else []
     out().print_table("Tasks", ("task", "solution", "reward", ""), [*rows, *skipped], right=("reward",))
     good = sum(row[1] == "ok" for row in rows)
     out().print(f"{good} of {len(rows) + len(skipped)} solutions get a reward of 1  ({shown_path(session.folder)})")
@@ -86,6 +88,6 @@ def _line(row: ItemRow) -> Sequence[str]:
     )
 
 
-def _skipped(folder: Path) -> list[Sequence[str]]:
-    refused = (task for task in read_tasks(folder) if isinstance(task, Refused))
+def _skipped(folder: Path, allowed: Variables) -> list[Sequence[str]]:
+    refused = (task for _, task in tasks_in_order(folder, allowed, solutions=True) if isinstance(task, Refused))
     return [(task.name, "not taken", "", cut(task.reason, _MAX_MESSAGE)) for task in refused]

@@ -158,7 +158,7 @@ class _Compared:
         edits = Edits(around.shown(path))
         if path.name == NO_FILE and path not in given.sources:
             return cls(edits, None)
-        found = examine(path, around, environ, prepared.options.format, given=given)
+        found = examine(path, around, environ, prepared.options.format, given=given, task_env=prepared.options.task_env)
         if found.file is None or found.problems:
             edits.problem = (found.problems or ("it can't be read",))[0]
             return cls(edits, None)

@@ -26,6 +26,8 @@ from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.task_folders.agents import command_template
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.images import add_rebuilt, add_task, images_of
+from manyhands.task_folders.settings import ORACLE
+from manyhands.task_folders.variables import references, refused_variable, unused_notice
 from manyhands.workloads.evals.edits import Edits, edits_of
 from manyhands.workloads.evals.evalfile.contents import EvalFile, Invalid, Test
 from manyhands.workloads.evals.evalfile.files import Config
@@ -80,7 +82,7 @@ async def open_eval(
             raise UserError(f"--rerun_failed: there is no run {options.run_name} in {options.data_dir}")
     options = _with_defaults(options, clock or SystemClock())
     loaded = load(options, environ, notice, given=given)
-    _check_for_tasks(options, loaded)
+    _check_for_tasks(options, loaded, notice)
     _tell_invalid(loaded, notice)
     options = _with_budget(options, loaded.files, notice)
     if options.regrade is None:
@@ -325,10 +327,23 @@ def _without_unbuilt(loaded: LoadedEvals, demands: Mapping[str, ImageDemand], sa
     return replace(loaded, files=tuple(files), prepared=replace(loaded.prepared, files=tuple(of_files)))
 
 
-def _check_for_tasks(options: EvalSpec, loaded: LoadedEvals) -> None:
-    """Raises UserError for a command that does tasks where there are none."""
-    if options.agent_command is not None and not any(test.task for file in loaded.files for test in file.tests):
-        raise UserError("--agent_command is for task folders, and these eval files are none")
+def _check_for_tasks(options: EvalSpec, loaded: LoadedEvals, notice: Notice) -> None:
+    """Raises UserError for settings of tasks where there are none, and for a variable that a solution needs and may not have."""
+    taken, found = set[str](), False
+    for file, of_file in zip(loaded.files, loaded.prepared.files, strict=True):
+        solved = options.agent_command is None and any(each.settings.get("agent") == ORACLE for each in of_file.targets)
+        for test in file.tests:
+            if not test.task:
+                continue
+            task, found = Task.from_json(test.task, ""), True
+            if solved and (why := refused_variable(task, options.task_env, solution=True)) is not None:
+                raise UserError(why)
+            taken.update(each.variable for each in references(task.config, solution=True))
+    given = next((name for name in ("agent_command", "task_env") if getattr(options, name) is not None), None)
+    if given is not None and not found:
+        raise UserError(f"--{given} is for task folders, and these eval files are none")
+    if (unused := unused_notice(options.task_env, taken)) is not None:
+        notice(unused)
 
 
 def _tasks_left(rows: Iterable[ItemRow], recorded: PreparedEval) -> dict[str, ImageDemand]:

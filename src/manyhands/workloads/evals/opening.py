@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from manyhands.agents.run_settings import headers_for, model_of
+from manyhands.agents.worlds.settings import environment_of, looked_up
 from manyhands.core.errors import GraderError, UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
@@ -117,6 +118,11 @@ class Openings:
         """The environment variables that a target's settings may name."""
         return environment(target.folder, SearchPath.of(Path(self.prepared.here)), self.environ)
 
+    def task_environ(self, folder: Path) -> dict[str, str]:
+        """The variables of this machine that tasks in a folder may have. Raises UserError for one that is not set."""
+        allowed = self.prepared.options.task_env
+        return environment_of(allowed, looked_up(allowed, self._variables(folder), option="task_env"))
+
     def item(self, payload: Mapping[str, Json]) -> TestItem:
         """The item of a payload, with the secrets of its test put in. Raises UserError for one that is not set."""
         item = TestItem.from_json(payload)
@@ -180,6 +186,7 @@ class SessionOpening(SessionJudging):
         self.has_tasks = Path(self._of_file.path).name == TASK_FOLDERS
         self.task_limits = {"multiplier": run.timeout_multiplier, "override": run.override_task}
         self.agent_command = run.agent_command
+        self.task_environ = session.task_environ(self.eval_file.parent) if self.has_tasks else {}
         self.pins = session.prepared.pins.get(self.identity, NO_PINS)
 
     @property

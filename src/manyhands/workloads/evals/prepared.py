@@ -282,6 +282,7 @@ class _Loading:
             version=options.format,
             findings=findings,
             given=given,
+            task_env=options.task_env,
         )
         found = [
             settled_workspaces(each, options.workspace_mode, options.workspace_path, findings)

@@ -140,6 +140,7 @@ class BatchKeywords(TypedDict, total=False):
     override_task: bool | None
     skip_invalid: bool | None
     agent_command: str | None
+    task_env: Sequence[str] | Mapping[str, str | None] | None
     reward: str | None
     ssh_host: str | None
     ssh_user: str | None

@@ -65,7 +65,7 @@ from manyhands.task_folders.reading import read_tasks
 from manyhands.task_folders.rules import TaskRules
 from manyhands.task_folders.session import is_external, variables_as_secret
 from manyhands.task_folders.settings import ORACLE
-from manyhands.task_folders.variables import handed_notice
+from manyhands.task_folders.variables import allowed_names, unused_notice
 from manyhands.tools.distributions import availability_notice
 from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
 from manyhands.workloads.trajectories.dataset.task_rows import is_task_dataset
@@ -79,7 +79,7 @@ from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 if TYPE_CHECKING:
     from manyhands.graders.conversations.grade_file import GradeFile
 
-_FOR_TASKS = ("agent_command", "override_task", "timeout_multiplier", "reward", "skip_invalid")
+_FOR_TASKS = ("agent_command", "override_task", "timeout_multiplier", "reward", "skip_invalid", "task_env")
 """Settings that mean nothing without tasks."""
 BAD_ROWS_SHOWN = 20
 
@@ -295,14 +295,15 @@ def _without_model(options: BatchSpec) -> BatchSpec:
 
 
 def _task_variables(prepared: Prepared, environ: Mapping[str, str], notice: Notice) -> dict[str, str]:
-    """The variables that tasks take from the environment, as secrets. Raises UserError for one that is not set and has no default."""
+    """The values of variables that tasks may have, as secrets. Raises UserError for one that is not set, and, of a run that is continued
+    without reading its tasks again, for one that a task needs and may not have."""
+    allowed = prepared.options.task_env
     for name, task in prepared.variables.items():
-        if task is not None and name not in environ:
-            raise UserError(f"task {task} takes a value from the variable {name}, which is not set")
-    found = {name: environ[name] for name in prepared.variables if name in environ}
-    if found:
-        notice(handed_notice(found))
-    return variables_as_secret(found)
+        if task is not None and name not in allowed_names(allowed):
+            raise UserError(f"task {task} takes this machine's variable {name}; --task_env {name} lets tasks have it")
+    if (unused := unused_notice(allowed, prepared.variables)) is not None:
+        notice(unused)
+    return variables_as_secret(looked_up(allowed, environ, option="task_env"))
 
 
 def _keep_logs(logs: Path, folder: Path) -> None:
@@ -350,7 +351,7 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
     secrets: dict[str, str] = {}
     for name, model in called.items():
         secrets |= key_secrets(name, usable_keys(model, environ)) | as_secrets(headers_for(model, environ), name)
-    return secrets | as_secret(looked_up(options, environ))
+    return secrets | as_secret(looked_up(options.container_env, environ))
 
 
 def _check_worlds(prepared: Prepared, folder: Path, notice: Notice) -> None:

@@ -38,7 +38,7 @@ from manyhands.runs.options import (
     check_run_name,
 )
 from manyhands.sandboxes.images.templates import RowImages
-from manyhands.task_folders.settings import TASKS, TaskSettings
+from manyhands.task_folders.settings import ORACLE, TASKS, TaskSettings
 
 if TYPE_CHECKING:
     from manyhands.workloads.trajectories.dataset.rows import HowRead
@@ -239,6 +239,8 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
             "split": self.split,
             "reading": self.reading,
             "skip_invalid": self.skip_invalid,
+            "task_env": self.task_env,
+            "solutions": self.agent == ORACLE,
             "row_images": RowImages.of(self.image_field, self.image_template),
             "world": RowFields.of(self),
             "command_fields": tuple(fields_named(self.setup, self.collect)),

@@ -464,7 +464,7 @@ class JobService:
         if options.worker_kind != "agent":
             return {}
         headers = as_secrets(headers_for(options, self._environ), API_KEY)
-        others = headers | as_secret(looked_up(options, self._environ))
+        others = headers | as_secret(looked_up(options.container_env, self._environ))
         if API_KEY in self._given and options.api_key is None:
             return key_secrets(API_KEY, keys_in(self._given, API_KEY)) | others
         return key_secrets(API_KEY, usable_keys(options, self._environ)) | others

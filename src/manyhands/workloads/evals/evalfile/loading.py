@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from manyhands.agents.worlds.settings import Variables
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import shown
@@ -78,16 +79,19 @@ def load_evals(
     version: str = AUTO,
     findings: Findings | None = None,
     given: Given = NOTHING,
+    task_env: Variables = None,
 ) -> list[EvalFile]:
     """Eval files, checked. ``environ``: the real environment, to which ``.env`` files are added; ``skip_invalid``: leave tests out that
     can't be executed; they are in ``EvalFile.invalid``; ``version``: of the format, one of ``FORMATS``; ``findings``: takes keys
     without an effect, and what is missing around the files; without it such keys are notices; ``given``: what stands for files, and
-    functions that they may name. Every notice is passed once.
+    functions that they may name; ``task_env``: the variables of this machine that task folders may have. Every notice is passed once.
 
     Raises UserError with a line for every problem of all files (the first 50), each with file, line and field.
     """
     shared = findings or Findings(unknown=UnknownKeys())
-    found = [examine(path, search_path, environ, version, findings=shared, given=given) for path in paths]
+    found = [
+        examine(path, search_path, environ, version, findings=shared, given=given, task_env=task_env) for path in paths
+    ]
     for notice in dict.fromkeys(notice for each in found for notice in each.notices):
         notices(notice)
     for notice in shared.all_notices() if findings is None else ():
@@ -106,15 +110,19 @@ def examine(
     *,
     findings: Findings | None = None,
     given: Given = NOTHING,
+    task_env: Variables = None,
 ) -> Examined:
-    """An eval file with everything that is wrong with it. ``version``: of the format; ``findings`` and ``given``: as of ``load_evals``.
+    """An eval file with everything that is wrong with it. ``version``: of the format; the others: as of ``load_evals``.
     Raises nothing for its content."""
     findings = (findings or Findings(unknown=UnknownKeys())).of_file()
     path = search_path.here / path
     variables = Environment(partial(environment, path.parent, search_path, environ), findings)
     file: EvalFile | None = None
     with findings.catching():
-        file = _file(path, search_path, findings, variables, version, given)
+        if path.name == TASK_FOLDERS and not path.exists():
+            file = tasks_file(path, search_path, variables.variables(), findings, task_env)
+        else:
+            file = _file(path, search_path, findings, variables, version, given)
     variables.tell()
     notices = tuple(findings.notices)
     return Examined(None if file is None else replace(file, notices=notices), tuple(findings.problems), notices)
@@ -129,8 +137,6 @@ def _with_tests(file: EvalFile) -> EvalFile:
 def _file(
     path: Path, search_path: SearchPath, findings: Findings, variables: Environment, version: str, given: Given
 ) -> EvalFile | None:
-    if path.name == TASK_FOLDERS and not path.exists():
-        return tasks_file(path, search_path, variables.variables(), findings)
     in_python = given.sources.get(path)
     location = Location(search_path.shown(path)) if in_python is None else in_python.location
     if in_python is None and path.suffix not in (*YAML_ENDINGS, JSONL_ENDING, *SCRIPT_ENDINGS):

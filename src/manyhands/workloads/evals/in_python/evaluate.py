@@ -57,6 +57,7 @@ class EvalKeywords(TypedDict, total=False):
     timeout_multiplier: float | None
     override_task: bool | None
     agent_command: str | None
+    task_env: str | Sequence[str] | Mapping[str, str | None] | None
     cache: bool | None
     cache_dir: PathLike | None
     threshold: float | None

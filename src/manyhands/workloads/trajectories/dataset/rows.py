@@ -26,7 +26,7 @@ from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.templates import FIELDS, RowImages
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.images import add_task
-from manyhands.task_folders.variables import named_variables
+from manyhands.task_folders.variables import references
 from manyhands.workloads.trajectories.dataset.chat_rows import (
     CHAT_FIELDS,
     SYSTEM,
@@ -152,7 +152,8 @@ class DatasetScan:
     tasks: int = 0
     """Rows that are task folders."""
     variables: dict[str, str | None] = field(default_factory=dict)
-    """The variables of this machine that tasks name, with the name of the first task that can't do without each (None: all can)."""
+    """The variables of this machine that tasks name, with the name of the first task that can't do without each, whoever does it (None:
+    all can)."""
     fields: SourceFieldsBuilder = field(default_factory=SourceFieldsBuilder)
     """The fields that this program does not know."""
 
@@ -180,8 +181,9 @@ class DatasetScan:
         self.tasks += 1
         self.images.unit = TASK
         add_task(self.images, task, number)
-        for name, default in named_variables(task.config):
-            self.variables[name] = self.variables.get(name) or (task.name if default is None else None)
+        for each in references(task.config, solution=True):
+            needed = each.default is None and not each.of_solution
+            self.variables[each.variable] = self.variables.get(each.variable) or (task.name if needed else None)
 
 
 class HowRead(TypedDict, total=False):
@@ -211,6 +213,10 @@ class HowRead(TypedDict, total=False):
     """The fields that commands of the run name."""
     skip_invalid: bool
     """Of a dataset of task folders: tasks that can't be taken are bad rows; otherwise they refuse all."""
+    task_env: tuple[str, ...] | None
+    """The variables of this machine that tasks may have, as the setting has them."""
+    solutions: bool
+    """Whether the tasks' own solutions are run."""
 
 
 def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow]:
@@ -242,7 +248,8 @@ def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow
 def _task_rows(path: Path, how: HowRead) -> Iterator[Row | BadRow]:
     """Raises UserError, while iterating, for tasks that can't be taken, unless they are to be bad rows."""
     good, refused, wanted = 0, list[str](), how.get("max_samples")
-    for number, task in tasks_in_order(path, how.get("missing_images", ())):
+    allowed, solutions = how.get("task_env"), how.get("solutions", False)
+    for number, task in tasks_in_order(path, allowed, how.get("missing_images", ()), solutions=solutions):
         if wanted is not None and good >= wanted:
             break
         if isinstance(task, Task):

@@ -5,36 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from manyhands.agents.worlds.settings import Variables, looked_up
 from manyhands.io.locations import Findings, Location
 from manyhands.io.search_paths import SearchPath
 from manyhands.task_folders.contents import TASK_FILE, Task
 from manyhands.task_folders.reading import Refused, read_tasks
-from manyhands.task_folders.variables import handed_notice, missing_variables, named_variables
+from manyhands.task_folders.variables import refused_variable
 from manyhands.workloads.evals.evalfile.contents import EvalFile, Invalid, Test
 
 VERIFIER = "verifier"
 
 
-def tasks_file(path: Path, search_path: SearchPath, environ: Mapping[str, str], findings: Findings) -> EvalFile:
-    """The tests of a folder that is a task, or holds tasks. ``path``: ``TASK_FOLDERS`` in that folder; ``environ``: where tasks' variables
-    are looked for."""
+def tasks_file(
+    path: Path, search_path: SearchPath, environ: Mapping[str, str], findings: Findings, allowed: Variables
+) -> EvalFile:
+    """The tests of a folder that is a task, or holds tasks. ``path``: ``TASK_FOLDERS`` in that folder; ``allowed``: the variables that
+    tasks may have; ``environ``: where these are looked for. What solutions need is found out where it is known who does the tasks."""
+    with findings.catching():
+        looked_up(allowed, environ, option="task_env")
     folder, tests, invalid = path.parent, list[Test](), list[Invalid]()
-    handed: set[str] = set()
     location = Location(search_path.shown(folder))
     for task in read_tasks(folder, findings.notice):
         if isinstance(task, Refused):
             invalid.append(Invalid(location, task.name, (task.reason,)))
             continue
         at = Location(search_path.shown(task.folder / TASK_FILE))
-        lacking = missing_variables(task.config, environ)
-        if lacking:
-            why = at.says(f"task {task.name} takes a value from the variable {lacking[0]}, which is not set")
+        why = refused_variable(task, allowed, solution=False)
+        if why is not None and findings.lacking is None:
             invalid.append(Invalid(at, task.name, (why,)))
             continue
-        handed.update(name for name, _ in named_variables(task.config) if name in environ)
+        if why is not None and findings.lacking is not None:
+            findings.lacking[why] = None
         tests.append(_test(task, at))
-    if handed:
-        findings.notice(handed_notice(handed))
     if not tests and not invalid:
         findings.problem(location, "holds no tasks")
     return EvalFile(path, folder.resolve().name, tuple(tests), location, invalid=tuple(invalid))

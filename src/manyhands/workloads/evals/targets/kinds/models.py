@@ -150,7 +150,9 @@ class ModelTargetSettings(TargetSettings):
     def furnishing(self, opening: TargetOpening) -> Furnishing:
         """What its sandboxes are given. Raises UserError for a variable that is not set."""
         options = self.options.changed({"workspace": None})  # which is that of the test, see ``TestWorkspace``
-        secrets = as_secret(looked_up(options, opening.environ, needed=False))  # whether all are set is checked before
+        secrets = as_secret(
+            looked_up(options.container_env, opening.environ, needed=False)
+        )  # whether all are set is checked before
         return Furnishing.of(options, sandbox_limits(options), secrets, hidden=own_folders(opening.run_folder))
 
 
@@ -185,7 +187,7 @@ class AgentTargetSettings(ModelTargetSettings):
             check_world(options, images=self.image_settings is not None)
             if options.project is not None:
                 checked_project(options.project, sandbox=options.sandbox)
-            looked_up(options, checking.environ)
+            looked_up(options.container_env, checking.environ)
             if options.mcp_config is not None:
                 return  # its tools are known when its servers run
             tools = RunTools.recorded(with_functions(None, options.tools or ())).tools(self.toolsets)
@@ -467,9 +469,9 @@ class AgentTarget:
 
 
 def _task_session(options: AgentTargetOptions, opening: TargetOpening, backend: SandboxBackend) -> TaskSession:
-    """What tests that are task folders need. The run's process is this one, so their variables are those of the environment."""
+    """What tests that are task folders need."""
     rules = TaskRules.of(options, sandbox_limits(options), **opening.task_limits)
-    environ = dict(opening.environ)
+    environ = opening.task_environ
     command = opening.agent_command or options.agent_command
     program = TaskProgram(command, environ) if command is not None or options.agent == ORACLE else None
     return TaskSession(rules, opening.run_folder, environ, program, backend)

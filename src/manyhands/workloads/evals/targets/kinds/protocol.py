@@ -136,6 +136,11 @@ class TargetOpening(Protocol):
         ...
 
     @property
+    def task_environ(self) -> Mapping[str, str]:
+        """The variables of this machine that tasks may have."""
+        ...
+
+    @property
     def agent_command(self) -> str | None:
         """The run's command that does tasks, whatever the target says."""
         ...
