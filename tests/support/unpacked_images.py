@@ -31,6 +31,13 @@ def bare_image_pin() -> str:
 
 
 def unpacked_pin(tar: Path, config: Mapping[str, Any]) -> str:
+    reference = image_file(tar, config)
+    with ThreadPoolExecutor(1) as thread:  # the caller may be in an event loop
+        return thread.submit(lambda: asyncio.run(_pulled(reference))).result()
+
+
+def image_file(tar: Path, config: Mapping[str, Any] = CONFIG) -> str:
+    """The reference of an image in a file, which is unpacked to the cache of tests."""
     folder = Path(tempfile.gettempdir()) / f"manyhands-test-images-{os.getuid()}"
     os.environ[CACHE_VARIABLE] = str(folder / "unpacked")
     said = json.dumps(config, sort_keys=True)
@@ -41,8 +48,7 @@ def unpacked_pin(tar: Path, config: Mapping[str, Any]) -> str:
         unfinished.rename(named.with_name(f"{named.name}.json"))
         os.link(tar, unfinished)
         unfinished.rename(named)
-    with ThreadPoolExecutor(1) as thread:  # the caller may be in an event loop
-        return thread.submit(lambda: asyncio.run(_pulled(f"tar:{named}"))).result()
+    return f"tar:{named}"
 
 
 async def _pulled(reference: str) -> str:

@@ -25,26 +25,31 @@ class Build:
 
 
 class ImageDemand:
-    """The images that rows name, and which rows do. ``unit``: what a row is called that has a number."""
+    """The images that rows name, and which rows do. ``unit``: what a row is called that has a number; ``noun``: what rows are called;
+    ``skip``: the option that leaves out those whose image does not exist."""
 
-    def __init__(self, unit: str = "row", *, unnamed: int = 0) -> None:
+    def __init__(
+        self, unit: str = "row", *, noun: str = "row", skip: str = "--skip_missing_images", unnamed: int = 0
+    ) -> None:
         self.unit = unit
+        self.noun = noun
+        self.skip = skip
         self.unnamed = unnamed
         """Rows that name none."""
         self.builds: dict[str, Build] = {}
         """Those of the images that are built here, by their tags."""
         self._counts: dict[str, int] = {}
-        self._rows: dict[str, list[int]] = {}
+        self._rows: dict[str, list[int | str]] = {}
 
-    def add(self, reference: str | None, number: int) -> None:
-        """Take a row into account."""
+    def add(self, reference: str | None, row: int | str) -> None:
+        """Take a row into account. ``row``: its number, or its name."""
         if reference is None:
             self.unnamed += 1
             return
         self._counts[reference] = self._counts.get(reference, 0) + 1
         rows = self._rows.setdefault(reference, [])
         if len(rows) < SHOWN:
-            rows.append(number)
+            rows.append(row)
 
     @property
     def references(self) -> Collection[str]:
@@ -54,6 +59,10 @@ class ImageDemand:
     def count(self, references: Iterable[str] | None = None) -> int:
         """How many rows name one of these, or any."""
         return sum(self._counts.get(each, 0) for each in (self._counts if references is None else references))
+
+    def counted(self, references: Iterable[str] | None = None) -> str:
+        """The same with what rows are called."""
+        return counted(self.count(references), self.noun)
 
     def listed(self, references: Iterable[str]) -> str:
         """Images with the rows that name them, in one line."""

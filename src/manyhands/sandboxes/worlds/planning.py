@@ -62,11 +62,11 @@ async def planned_images(
     named = demand.count()
     if options.ignore_images:
         if named:
-            notice(f"{counted(named, 'row')} with a container image, which is ignored (--ignore_images)")
+            notice(f"{demand.counted()} with a container image, which is ignored (--ignore_images)")
         if options.image is None:
             choose_backend(options.sandbox, options)
             return NO_PINS
-        demand, named = ImageDemand(demand.unit, unnamed=demand.unnamed + named), 0
+        demand, named = ImageDemand(demand.unit, noun=demand.noun, unnamed=demand.unnamed + named), 0
     by_default = options.image if demand.unnamed or not named else None
     without = demand.unnamed > 0 or not named
     if without and by_default is None and not needs_no_image(options.sandbox):
@@ -113,7 +113,7 @@ async def opened_engine(
         finally:
             await close_engine(engine)
         return
-    wanted = f"{counted(demand.count(), 'row')} with a container image" if demand.count() else "--image"
+    wanted = f"{demand.counted()} with a container image" if demand.count() else "--image"
     raise UserError(
         f"{wanted}: no container engine can be used ({'; '.join(problems) or 'there is none in this version'}); "
         "--ignore_images goes on without images"
@@ -204,7 +204,7 @@ async def _pinned(
     if missing:
         rows = demand.count(missing)
         notice(
-            f"{counted(rows, 'row')} whose image does not exist {'is' if rows == 1 else 'are'} skipped: {demand.listed(missing)}"
+            f"{demand.counted(missing)} whose image does not exist {'is' if rows == 1 else 'are'} skipped: {demand.listed(missing)}"
         )
     found = {each: image for each, image in answers.found.items() if each not in missing}
     _say_size(found.values(), notice)
@@ -247,8 +247,11 @@ def _say_size(images: Collection[Image], notice: Notice) -> None:
 
 
 def _takes_none(name: str, demand: ImageDemand) -> UserError:
-    rows = counted(demand.count(), "row")
-    named = f"{rows} with a container image: {demand.listed(demand.references)}" if demand.count() else "--image"
+    named = (
+        f"{demand.counted()} with a container image: {demand.listed(demand.references)}"
+        if demand.count()
+        else "--image"
+    )
     return UserError(
         f"--sandbox {name} can't be made of images, and there are {named}; leave --sandbox out, or give --ignore_images"
         if demand.count()
@@ -257,10 +260,10 @@ def _takes_none(name: str, demand: ImageDemand) -> UserError:
 
 
 def _missing(demand: ImageDemand, missing: Collection[str], *, never: bool) -> UserError:
-    rows = demand.count(missing)
+    named_by_rows = demand.count(missing) > 0
     what = "is not here, and --pull is never" if never else "does not exist"
-    named = f"{counted(rows, 'row')} whose image {what}" if rows else f"--image: an image that {what}"
-    remedy = "; --skip_missing_images leaves such rows out" if rows else ""
+    named = f"{demand.counted(missing)} whose image {what}" if named_by_rows else f"--image: an image that {what}"
+    remedy = f"; {demand.skip} leaves such {demand.noun}s out" if named_by_rows else ""
     return UserError(f"{named}: {demand.listed(missing)}{remedy}")
 
 

@@ -196,7 +196,7 @@ class SessionExecutor:
         )
         async with AsyncExitStack() as stack:
             if isinstance(live, Conversational):
-                answering = talk = await stack.enter_async_context(live.conversing(context))
+                answering = talk = await stack.enter_async_context(live.conversing(context, item.test))
             return await converse(context, item, means)
 
     async def _answered(

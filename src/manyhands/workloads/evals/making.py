@@ -88,15 +88,17 @@ async def open_eval(
     if options.regrade is None:
         targets, here = [each for file in loaded.prepared.files for each in file.targets], Path(loaded.prepared.here)
         await check_usable(targets, (), here, environ, notice)
-        tasks = _demands_of_tasks(loaded)
+        demands = _image_demands(loaded)
         said: list[str] = []
 
         def noted(line: str) -> None:
             said.append(line)
             notice(line)
 
-        pins = await images_of_targets(targets, here, environ, noted, tasks=tasks, skip_unbuilt=options.skip_invalid)
-        loaded = _without_unbuilt(replace(loaded, prepared=replace(loaded.prepared, pins=pins)), tasks, said)
+        pins = await images_of_targets(
+            targets, here, environ, noted, demands=demands, skip_invalid=options.skip_invalid
+        )
+        loaded = _without_lacking(replace(loaded, prepared=replace(loaded.prepared, pins=pins)), demands, said)
     if options.run_name is None:
         options = options.changed({"run_name": _default_name(loaded, options, clock or SystemClock())})
     return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice, tell, given)
@@ -206,11 +208,11 @@ async def _continued(
     with closing(open_reader(folder)) as reader:
         edits = edits_of(reader.items(), recorded, environ, in_python)
         left = reader.left(BEHIND_INPUT)
-        tasks = _tasks_left(reader.items(), recorded) if recorded.pins and left else {}
+        demands = _demands_left(reader.items(), recorded) if recorded.pins and left else {}
     options = resume_spec(recorded.options, given)
     if recorded.pins and left:
         targets = [each for file in recorded.files for each in file.targets]
-        pins = await images_of_targets(targets, Path(recorded.here), environ, notice, recorded.pins, tasks=tasks)
+        pins = await images_of_targets(targets, Path(recorded.here), environ, notice, recorded.pins, demands=demands)
         recorded = replace(recorded, pins=pins)
     if options.targets != recorded.options.targets:
         notice("--targets has no effect on a run that was made already: it keeps the targets it was made with")
@@ -286,45 +288,70 @@ def _check_outputs(options: EvalSpec, folder: Path, workload: EvalsWorkload) -> 
         taken.add(target_path)
 
 
-def _demands_of_tasks(loaded: LoadedEvals) -> dict[str, ImageDemand]:
-    """What the task folders need that targets are to do, by what identifies each target."""
+def _demand(unit: str) -> ImageDemand:
+    return ImageDemand(unit, noun=unit, skip="--skip_invalid")
+
+
+def _image_demands(loaded: LoadedEvals) -> dict[str, ImageDemand]:
+    """What the tests need that targets answer, by what identifies each target; without those that need nothing."""
     found: dict[str, ImageDemand] = {}
     for file, of_file in zip(loaded.files, loaded.prepared.files, strict=True):
-        tasks = [Task.from_json(test.task, "") for test in file.tests if test.task]
-        for target in of_file.targets if tasks else ():
-            demand = found.setdefault(identity(target), ImageDemand("task"))
-            for number, task in enumerate(tasks, 1):
-                add_task(demand, task, number)
-    return found
+        for target in of_file.targets:
+            for number, test in enumerate(file.tests, 1):
+                if test.targets is not None and target.name not in test.targets:
+                    continue
+                if test.task:
+                    demand = found.setdefault(identity(target), _demand("task"))
+                    add_task(demand, Task.from_json(test.task, ""), number)
+                elif target.kind == "agent":
+                    demand = found.setdefault(identity(target), _demand("test"))
+                    demand.add(None if test.workspace is None else test.workspace.image, test.id)
+    return _needed(found)
 
 
-def _without_unbuilt(loaded: LoadedEvals, demands: Mapping[str, ImageDemand], said: Sequence[str]) -> LoadedEvals:
-    """With the tests left out whose images can't be built. ``said``: what was told of these. Raises UserError if none is left."""
-    unbuilt = dict[str, str]()
+def _needed(demands: Mapping[str, ImageDemand]) -> dict[str, ImageDemand]:
+    return {who: demand for who, demand in demands.items() if demand.count() or demand.unit == "task"}
+
+
+def _without_lacking(loaded: LoadedEvals, demands: Mapping[str, ImageDemand], said: Sequence[str]) -> LoadedEvals:
+    """With the tests left out whose images do not exist, or can't be built. ``said``: what was told of these. Raises UserError if none is
+    left."""
+    lacking = dict[str, str]()
     for who, pins in loaded.prepared.pins.items():
         for tag in pins.missing:
             build = demands[who].builds.get(tag) if who in demands else None
-            if build is not None:
-                begins = f"task {build.wanted_by}: "
-                why = next((line for line in said if line.startswith(begins)), f"{begins}its image can't be built")
-                unbuilt[tag] = why.removeprefix(begins)
-    if not unbuilt:
+            if build is None:
+                lacking[tag] = f"its image does not exist: {tag}"
+                continue
+            begins = f"task {build.wanted_by}: "
+            why = next((line for line in said if line.startswith(begins)), f"{begins}its image can't be built")
+            lacking[tag] = why.removeprefix(begins)
+    if not lacking:
         return loaded
     files, of_files = list[EvalFile](), list[FileTargets]()
     for file, of_file in zip(loaded.files, loaded.prepared.files, strict=True):
         left, invalid = list[Test](), list(file.invalid)
         for test in file.tests:
-            tags = images_of(Task.from_json(test.task, "")) if test.task else ()
-            reason = next((unbuilt[tag] for tag in tags if tag in unbuilt), None)
+            reason = next((lacking[image] for image in _images_of(test) if image in lacking), None)
             if reason is None:
                 left.append(test)
             else:
-                invalid.append(Invalid(test.location, test.id, (f"task {test.id}: {reason}",)))
+                invalid.append(
+                    Invalid(test.location, test.id, (f"{'task' if test.task else 'test'} {test.id}: {reason}",))
+                )
         if not left:
             raise file.location.error(f"none of its tests is valid: {invalid[0].message}")
         files.append(replace(file, tests=tuple(left), invalid=tuple(invalid)))
         of_files.append(replace(of_file, tests=len(left)))
     return replace(loaded, files=tuple(files), prepared=replace(loaded.prepared, files=tuple(of_files)))
+
+
+def _images_of(test: Test) -> Sequence[str]:
+    """The images of a test, or of the task that it is."""
+    if test.task:
+        return images_of(Task.from_json(test.task, ""))
+    own = None if test.workspace is None else test.workspace.image
+    return () if own is None else (own,)
 
 
 def _check_for_tasks(options: EvalSpec, loaded: LoadedEvals, notice: Notice) -> None:
@@ -346,22 +373,25 @@ def _check_for_tasks(options: EvalSpec, loaded: LoadedEvals, notice: Notice) -> 
         notice(unused)
 
 
-def _tasks_left(rows: Iterable[ItemRow], recorded: PreparedEval) -> dict[str, ImageDemand]:
-    """What the task folders need that have not ended yet, by what identifies each target."""
+def _demands_left(rows: Iterable[ItemRow], recorded: PreparedEval) -> dict[str, ImageDemand]:
+    """What the tests need that have not ended yet, by what identifies each target; without those that need nothing."""
     found: dict[str, ImageDemand] = {}
     for row in rows:
-        if row.left_input or row.state is ItemState.COMPLETED or not (row.payload.get("test") or {}).get("task"):
+        test = row.payload.get("test") or {}
+        if row.left_input or row.state is ItemState.COMPLETED or not test:
             continue
-        task = Task.from_json(row.payload["test"]["task"], "")
-        demand = found.setdefault(
-            identity(recorded.target_of(row.payload["file"], row.payload["target"])), ImageDemand("task")
-        )
-        for image in images_of(task):
-            demand.add(image, row.number)
-        if task.image is None:
-            demand.add(None, row.number)
-        add_rebuilt(demand, task)
-    return found
+        target = recorded.target_of(row.payload["file"], row.payload["target"])
+        if test.get("task"):
+            task, demand = Task.from_json(test["task"], ""), found.setdefault(identity(target), _demand("task"))
+            for image in images_of(task):
+                demand.add(image, row.number)
+            if task.image is None:
+                demand.add(None, row.number)
+            add_rebuilt(demand, task)
+        elif target.kind == "agent":
+            demand = found.setdefault(identity(target), _demand("test"))
+            demand.add((test.get("workspace") or {}).get("image"), test["id"])
+    return _needed(found)
 
 
 def _default_name(loaded: LoadedEvals, options: EvalSpec, clock: Clock) -> str:

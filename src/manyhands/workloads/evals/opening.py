@@ -48,7 +48,6 @@ from manyhands.workloads.evals.targets.recorded import (
     RecordedTarget,
     open_recorded,
 )
-from manyhands.workloads.evals.workspaces.modes import NO_CONTAINERS
 from manyhands.workloads.evals.workspaces.repositories import Repositories
 from manyhands.workloads.evals.workspaces.templates import TREE, Hooks, Tell, Templates, template_states
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, WorkspaceTools, with_template
@@ -275,11 +274,8 @@ class SessionWorkspaces:
     def of(self, context: Context, item: TestItem, target: Target) -> TestWorkspace | None:
         """Where a target works on a test; None if that has no workspace, nothing is run, or a command has one for all its tests.
 
-        Raises UserError if the target can't be used, or the test can't be executed as it is written.
+        Raises UserError if the target can't be used.
         """
-        written = item.written.get("workspace")
-        if written is not None and written.get("image") is not None:
-            raise UserError(item.test.location.at("workspace", "docker").says(NO_CONTAINERS))
         if target.batching or target.facts.one_file_for_all or self._prepared.options.regrade is not None:
             return None
         key = (item.file, target.name)

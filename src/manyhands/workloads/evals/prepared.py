@@ -34,7 +34,7 @@ from manyhands.workloads.evals.targets.choice import Choice, Survey, choose_judg
 from manyhands.workloads.evals.targets.definitions import Target, TargetFile, find_targets
 from manyhands.workloads.evals.targets.kinds.recorded_sessions import is_transcript
 from manyhands.workloads.evals.targets.recorded import open_recorded
-from manyhands.workloads.evals.workspaces.modes import settled_workspaces
+from manyhands.workloads.evals.workspaces.modes import container_problem, settled_workspaces
 
 Notices = Callable[[str], None]
 DRY = "dry-run"
@@ -322,7 +322,11 @@ class _Loading:
             file = replace(file, tests=tests)
         targets = _file_targets(file, survey, choice, judges, self._options)
         if self._usable and len(self._findings.problems) == before:
-            self._check_all(survey, choice, targets)
+            self._check_all(file, survey, choice, targets)
+        elif not self._usable:
+            for test in file.tests:
+                if (problem := container_problem(test)) is not None:
+                    self._findings.notice(problem)
         return file, _with_others(targets, file, whole)
 
     def _choice(self, file: EvalFile, survey: Survey) -> tuple[Choice, tuple[Target, ...]]:
@@ -357,7 +361,7 @@ class _Loading:
             raise UserError(f"--grader_target: {available.unknown(judge)}")
         return replace(choice, targets=tuple(replace(target, judge_target=judge) for target in choice.targets))
 
-    def _check_all(self, survey: Survey, choice: Choice, targets: FileTargets) -> None:
+    def _check_all(self, file: EvalFile, survey: Survey, choice: Choice, targets: FileTargets) -> None:
         """Raises nothing; ``findings`` has what is wrong."""
         options = self._options
         prepared = PreparedEval(options, (targets,), str(self._around.here))
@@ -366,10 +370,11 @@ class _Loading:
         run = not (options.regrade or options.from_output)
         judging = Judging(choice, judges, known, ungraded=options.allow_ungraded, workspaces=run)
         self._findings.problems += [*judging.problems(survey), *workspace_problems(survey, choice, targets.targets)]
+        self._findings.problems += [each for each in map(container_problem, file.tests) if each is not None]
         for judge in judging.needed(survey):
             self._check.judging(judge, self._findings)
         for target in targets.targets if options.regrade is None else ():
-            self._check.answering(target, self._findings, hooked=survey.hooked)
+            self._check.answering(target, self._findings, hooked=survey.hooked, images=survey.images)
 
 
 def _file_targets(

@@ -85,7 +85,7 @@ class Repo:
     path: str
     """Where: relative to the workspace."""
     source: str
-    """What git clones: a URL, or an absolute path."""
+    """What git clones: a URL, or an absolute path; empty for one that the test's image has."""
     commit: str = "HEAD"
     """A commit, branch or tag."""
     ancestor: int = 0
@@ -129,7 +129,11 @@ class Workspace:
     path: Path | None = None
     """The folder itself, with ``static``."""
     image: str | None = None
-    """The image of containers in which programs are to grade."""
+    """The container image in which agents work."""
+    memory: int | None = None
+    """The most memory that such a container has, in bytes."""
+    cpus: float | None = None
+    """The most processors."""
     target: str | None = None
     """The target whose own the workspace is; None: any target's."""
     of_targets: tuple[tuple[str, str, Hook], ...] = ()
@@ -427,6 +431,15 @@ def entries_of(test: Test, *, judged: bool) -> tuple[Mapping[str, Any], ...]:
         return test.graders
     kind = test.default_grader or DEFAULT_GRADER
     return ({"type": kind, "name": kind},) if judged or kind not in _JUDGING else ()
+
+
+def programs_among(graders: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The names of those graders that are programs, also within composites. ``graders``: in normal form."""
+    for entry in graders:
+        if entry["type"] in PROGRAMS:
+            yield str(entry.get("name") or name_for(entry))
+        elif entry["type"] == "composite":
+            yield from programs_among(entry["assert"])
 
 
 def judge_needs(graders: Sequence[Mapping[str, Any]], within: str = "") -> Iterator[JudgeNeed]:

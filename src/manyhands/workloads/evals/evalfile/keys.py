@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, ValidatorFunctionWrapHandler, WithJsonSche
 from manyhands.core.settings import Flag, Text, number, whole
 from manyhands.graders.preprocessors import PreprocessorEntry
 from manyhands.io.keys import Entry, Words, key
+from manyhands.sandboxes.images.templates import checked_reference
 
 REFERENCE = "x-definition"
 """In schemas of fields: the name of a definition that ``workloads.evals.schema`` makes."""
@@ -137,13 +138,36 @@ class RepoBlock(Block):
     sparse: Texts | None = key(None, "Folders that are checked out, and no others.")
 
 
-class DockerBlock(Block):
-    """A container in which programs grade."""
+def _image(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be the name of a container image")
+    return checked_reference(value, files=True)
 
-    image: Text = key(..., "Image of the container.")
-    timeout: Annotated[float, number(above=0)] | None = key(None, "Time limit in seconds.")
-    memory: Text | None = key(None, "Memory limit, as in 4g.")
-    cpus: Annotated[float, number(above=0)] | None = key(None, "Limit of CPUs.")
+
+def _bytes(value: Any) -> int:
+    size = _SIZE.fullmatch(str(value).strip().lower())
+    found = 0 if size is None else int(float(size[1]) * 1024 ** " kmg".index(size[2] or " "))
+    if found < 1:
+        raise ValueError("must be a number of bytes, or one with k, m or g behind it, as in 4g")
+    return found
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmg]?)(?:i?b)?")
+
+
+class DockerBlock(Block):
+    """The container in which an agent works on the test."""
+
+    image: Annotated[str, BeforeValidator(_image)] = key(..., "Image of the container.")
+    timeout: Annotated[float, number(above=0)] | None = key(
+        None, "Time limit of programs that grade there, which are not supported."
+    )
+    memory: Annotated[int, BeforeValidator(_bytes), WithJsonSchema({"type": ["string", "integer"]})] | None = key(
+        None, "Maximum memory, as in 4g; the target's own limit holds too."
+    )
+    cpus: Annotated[float, number(above=0)] | None = key(
+        None, "Maximum number of processors; the target's own limit holds too."
+    )
 
 
 class RequirementsBlock(Block):
@@ -183,7 +207,9 @@ class WorkspaceBlock(Block):
         None, "temp: in the run's folder (default). pooled: like it, and shared. static: the existing folder path."
     )
     path: Text | None = key(None, "With mode: static, the folder in which targets work, relative to the eval file.")
-    docker: DockerBlock | None = key(None, "Container in which programs grade. Not supported: such a test is not run.")
+    docker: DockerBlock | None = key(
+        None, "Container in which an agent works. Programs can't grade in it: a test with such graders is refused."
+    )
     env: RequirementsBlock | None = key(None, "What must be installed.")
     entries: ClassVar = {
         **HooksBlock.entries,

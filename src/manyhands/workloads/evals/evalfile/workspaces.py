@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from manyhands.core.settings import shown
 from manyhands.core.text import expand_home
@@ -24,7 +25,14 @@ from manyhands.workloads.evals.evalfile.contents import (
     Requirements,
     Workspace,
 )
-from manyhands.workloads.evals.evalfile.keys import HookBlock, HooksBlock, RepoBlock, RequirementsBlock, WorkspaceBlock
+from manyhands.workloads.evals.evalfile.keys import (
+    DockerBlock,
+    HookBlock,
+    HooksBlock,
+    RepoBlock,
+    RequirementsBlock,
+    WorkspaceBlock,
+)
 
 
 def is_hooked(block: WorkspaceBlock | None) -> bool:
@@ -69,8 +77,12 @@ def workspace_of(
         isolation=block.isolation,
         mode=block.mode or (None if block.path is None else "static"),
         path=None if block.path is None else (folder / expand_home(block.path)).absolute(),
-        image=None if block.docker is None else block.docker.image,
+        **({} if block.docker is None else _container(block.docker)),
     )
+
+
+def _container(block: DockerBlock) -> dict[str, Any]:
+    return {"image": block.image, "memory": block.memory, "cpus": block.cpus}
 
 
 def _requirements(block: RequirementsBlock, location: Location, findings: Findings) -> Requirements:
@@ -132,7 +144,9 @@ def _repos(block: WorkspaceBlock, folder: Path, location: Location, findings: Fi
         if source.block.path is not None and source.block.repo is not None:
             with findings.catching():
                 found.append(_repo(source, source.block.path, source.block.repo, folder))
-        elif block.docker is None:  # in a container there may be one already
+        elif block.docker is not None and source.block.repo is None:
+            found.append(Repo(source.block.path or ".", "", source.block.commit or "HEAD"))
+        else:
             findings.problem(at, f"{'path' if source.block.path is None else 'repo'} is required")
     return tuple(found)
 

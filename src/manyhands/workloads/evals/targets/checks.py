@@ -60,10 +60,12 @@ class TargetCheck:
                 self._found[key] = target.resolved(self.environ_of(target))
         return self._found[key]
 
-    def answering(self, target: Target, findings: Findings, *, hooked: bool = False) -> None:
-        """Check a target that answers tests. ``hooked``: it works in workspaces, where hooks may make what it needs."""
+    def answering(self, target: Target, findings: Findings, *, hooked: bool = False, images: bool = False) -> None:
+        """Check a target that answers tests. ``hooked``: it works in workspaces, where hooks may make what it needs; ``images``: tests
+        bring container images."""
         settings = self.settings(target, findings)
-        checking = Checking(target.at, target.location, target.settings.keys(), self._environ, hooked, self._functions)
+        given = target.settings.keys()
+        checking = Checking(target.at, target.location, given, self._environ, hooked, images, self._functions)
         with findings.catching():
             if settings is not None:
                 settings.check(checking)
@@ -291,10 +293,14 @@ def _without_secrets(url: URL) -> str:
 
 
 def workspace_problems(survey: Survey, choice: Choice, targets: Sequence[Target]) -> Iterator[str]:
-    """A line for each command that answers all tests at once and whose tests have hooks for each test, or different workspaces; and for
-    each agent with a sandbox that is to work in an existing folder."""
+    """A line for each command that answers all tests at once and whose tests have hooks for each test, or different workspaces; for
+    each agent with a sandbox that is to work in an existing folder; and for each target that would work outside of a test's container."""
     for target in targets:
         found = {space: test for (own, space), test in survey.workspaces.items() if target.name in choice.of(own)}
+        outside = next((test for space, test in found.items() if space is not None and space.image is not None), None)
+        if outside is not None and (why := _why_outside(target)) is not None:
+            problem = f"test {outside.id!r} brings a container, and target {target.name} {why}; leave docker out, or choose an agent"
+            yield outside.location.at("workspace", "docker").says(problem)
         if target.kind == "agent":
             yield from (
                 test.location.at("workspace", "path").says(
@@ -321,6 +327,14 @@ def workspace_problems(survey: Survey, choice: Choice, targets: Sequence[Target]
             yield test.location.at("workspace").says(
                 f"is not the same for all tests that target {target.name} answers in one invocation"
             )
+
+
+def _why_outside(target: Target) -> str | None:
+    """Why a target can't work in a test's container; None if it can, or does nothing at all."""
+    if target.kind == "agent":
+        return None if target.settings.get("toolsets") else "has no toolsets to work in it with"
+    works = not (target.facts.one_file_for_all or target.facts.simulated)
+    return f"is of kind {target.kind}, which works outside of it" if works else None
 
 
 def check_chosen(tests: Sequence[Test], whole: EvalFile, choice: Choice, chosen_by: str, findings: Findings) -> None:

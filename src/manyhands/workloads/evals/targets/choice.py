@@ -207,13 +207,15 @@ class Survey:
     """Whether any of the tests has a workspace, in which there may be anything by then."""
     trials: frozenset[Trials] = frozenset()
     """What they say of trials."""
+    images: bool = False
+    """Whether any of them brings a container image."""
     workspaces: Mapping[tuple[Targets, Workspace | None], Test] = field(default_factory=dict)
     """Those of tests that name the same targets, each with the first of its tests."""
 
     @classmethod
     def of(cls, tests: Iterable[Test]) -> Survey:
         groups: dict[tuple[object, ...], Group] = {}
-        hooked, trials = False, set[Trials]()
+        hooked, images, trials = False, False, set[Trials]()
         workspaces: dict[tuple[Targets, Workspace | None], Test] = {}
         for test in tests:
             if test.trials is not None:
@@ -226,13 +228,20 @@ class Survey:
             if len(group.tests) <= MAX_SHOWN:
                 group.tests.append(test)
             hooked = hooked or test.workspace is not None
+            images = images or has_image(test)
             workspaces.setdefault((test.targets, test.workspace), test)
-        return cls(tuple(groups.values()), hooked, frozenset(trials), workspaces)
+        return cls(tuple(groups.values()), hooked, frozenset(trials), images, workspaces)
 
     @property
     def own(self) -> Iterator[Test]:
         """The first test of each group whose tests name targets."""
         return (group.tests[0] for group in self.groups if group.targets is not None)
+
+
+def has_image(test: Test) -> bool:
+    """Whether a test brings a container image."""
+    own = None if test.workspace is None else test.workspace.image
+    return (own or test.task.get("image")) is not None
 
 
 def _is_graded(test: Test) -> bool:

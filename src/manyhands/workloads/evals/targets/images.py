@@ -23,12 +23,12 @@ async def images_of_targets(
     notice: Notice,
     recorded: Mapping[str, Pins] | None = None,
     *,
-    tasks: Mapping[str, ImageDemand] | None = None,
-    skip_unbuilt: bool = False,
+    demands: Mapping[str, ImageDemand] | None = None,
+    skip_invalid: bool = False,
 ) -> dict[str, Pins]:
     """What the images of targets mean, by what identifies each target. ``here``: the folder where the evaluation was given; ``recorded``:
-    what an earlier session of the run found, which stays so; ``tasks``: what the task folders need that targets are to do, by what
-    identifies each target; ``skip_unbuilt``: as of ``planned_images``.
+    what an earlier session of the run found, which stays so; ``demands``: what the tests need that targets answer, by what
+    identifies each target; ``skip_invalid``: whether tests are to be left out whose image does not exist, or can't be built.
 
     Raises UserError, with the location of the target, for an image that does not exist and a sandbox that can't be used.
     """
@@ -36,9 +36,9 @@ async def images_of_targets(
     found: dict[str, Pins] = dict(recorded or {})
     for target in targets:
         settings = check.settings(target, findings)
-        demand = (tasks or {}).get(identity(target))
+        demand = (demands or {}).get(identity(target))
         if settings is not None and demand is not None:
-            options = settings.task_sandbox
+            options = settings.sandbox_settings
             if options is None:
                 raise target.location.error(
                     f"a target of kind {target.kind} can't do task folders: only agents and models can"
@@ -52,7 +52,13 @@ async def images_of_targets(
         pins = (recorded or {}).get(identity(target), NO_PINS)
         try:
             found[identity(target)] = await planned_images(
-                options, demand, notice, recorded=pins, needed=needed, skip_unbuilt=skip_unbuilt
+                options,
+                demand,
+                notice,
+                recorded=pins,
+                needed=needed,
+                skip_missing=skip_invalid,
+                skip_unbuilt=skip_invalid,
             )
         except UserError as error:
             raise target.location.error(str(error)) from None

@@ -48,8 +48,8 @@ class Talk(LiveTarget, Protocol):
 class Conversational(Protocol):
     """A target that keeps something from one turn of a conversation to the next."""
 
-    def conversing(self, context: Context) -> AbstractAsyncContextManager[Talk]:
-        """What answers all turns of one conversation. ``context``: the item's, of which each turn has a scope."""
+    def conversing(self, context: Context, test: Test) -> AbstractAsyncContextManager[Talk]:
+        """What answers all turns of one conversation, which ``test`` is. ``context``: the item's, of which each turn has a scope."""
         ...
 
 

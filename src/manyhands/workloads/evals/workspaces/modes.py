@@ -7,10 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from manyhands.io.locations import Findings
-from manyhands.workloads.evals.evalfile.contents import EvalFile, Hook, Test, Workspace
-
-NO_CONTAINERS = "programs can't grade in containers; without docker they grade on this machine (or choose other tests)"
-"""Why a test with an image is not run, and the way on."""
+from manyhands.workloads.evals.evalfile.contents import EvalFile, Hook, Test, Workspace, programs_among
 
 
 def settled_workspaces(file: EvalFile, mode: str | None, path: str | None, findings: Findings) -> EvalFile:
@@ -25,13 +22,27 @@ def settled_workspaces(file: EvalFile, mode: str | None, path: str | None, findi
             known[test.workspace] = _settled(test.workspace, mode, path, hooks)
             for problem in _problems(known[test.workspace]):
                 findings.problem(test.location.at("workspace"), problem)
-            if test.workspace is not None and test.workspace.image is not None:
-                findings.notice(test.location.at("workspace", "docker").says(f"can't be run: {NO_CONTAINERS}"))
         found = known[test.workspace]
         tests.append(test if found == test.workspace else replace(test, workspace=found))
     if hooks and not any(test.workspace is not None for test in tests):
         findings.notice(f"{file.location.file}: hooks of target {hooks[0][0]} don't run: no test has a workspace")
     return replace(file, tests=tuple(tests)) if _differ(file.tests, tests) else file
+
+
+def container_problem(test: Test) -> str | None:
+    """Why a test can't be executed in its container, in a line with its location; None if it can, or has none."""
+    workspace = test.workspace
+    if workspace is None or workspace.image is None:
+        return None
+    location = test.location.at("workspace", "docker")
+    program = next(programs_among(test.all_graders), None)
+    if program is not None:
+        return location.says(
+            f"test {test.id!r}: programs, such as grader {program!r}, can't grade in containers; without docker they grade on this machine"
+        )
+    if any(not repo.source for repo in workspace.repos or ()):
+        return location.says(f"test {test.id!r}: repositories in an image can't be checked out; give path and repo")
+    return None
 
 
 def _differ(before: tuple[Test, ...], after: list[Test]) -> bool:

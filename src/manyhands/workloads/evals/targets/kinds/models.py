@@ -45,7 +45,6 @@ from manyhands.models.factory import (
 )
 from manyhands.models.protocol import ChatModel
 from manyhands.runs.options import is_file_of_values
-from manyhands.sandboxes.images.pins import Pins
 from manyhands.sandboxes.kinds import AUTO, kind_named
 from manyhands.sandboxes.project import checked_project
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
@@ -114,7 +113,7 @@ class ModelTargetSettings(TargetSettings):
         return ()
 
     @property
-    def task_sandbox(self) -> SandboxSettings | None:
+    def sandbox_settings(self) -> SandboxSettings | None:
         return self.options
 
     def judge(self, name: str, opening: JudgeOpening) -> Judge:
@@ -137,7 +136,6 @@ class ModelTargetSettings(TargetSettings):
             mark=opening.mark,
             furnishing=furnishing,
             tasks=_task_session(options, opening, backend) if opening.has_tasks else None,
-            elsewhere=_lies_elsewhere(options, opening.pins),
         )
         changes = (
             opening.has_tasks
@@ -184,7 +182,8 @@ class AgentTargetSettings(ModelTargetSettings):
             if options.agent == ORACLE:
                 return
             load_agent(options.agent)
-            check_world(options, images=self.image_settings is not None)
+            in_images = checking.images or self.image_settings is not None
+            check_world(options, images=in_images)
             if options.project is not None:
                 checked_project(options.project, sandbox=options.sandbox)
             looked_up(options.container_env, checking.environ)
@@ -194,7 +193,7 @@ class AgentTargetSettings(ModelTargetSettings):
             needed = (
                 any(tool.changes_world for tool in tools) or options.setup is not None or options.collect is not None
             )
-            if needed and self.image_settings is None:
+            if needed and not in_images:
                 choose_backend(options.sandbox, options)
         except UserError as error:
             raise checking.location.error(str(error)) from None
@@ -323,14 +322,11 @@ class AgentTarget:
         backend: SandboxBackend,
         mark: str,
         furnishing: Furnishing | None = None,
-        elsewhere: bool = False,
         tasks: TaskSession | None = None,
     ) -> None:
-        """``furnishing``: what sandboxes are given; ``elsewhere``: whether their files lie elsewhere than in the attempt's folder;
-        ``tasks``: where tests are task folders."""
+        """``furnishing``: what sandboxes are given; ``tasks``: where tests are task folders."""
         self._options = options
         self._furnishing = furnishing or Furnishing(limits=sandbox_limits(options))
-        self._elsewhere = elsewhere
         self._tasks = tasks
         self._agent = load_agent(None if options.agent == ORACLE else options.agent)
         self._toolbox = Toolbox(tools)
@@ -354,9 +350,9 @@ class AgentTarget:
         return await self.answered(context, test, workspace)
 
     @asynccontextmanager
-    async def conversing(self, context: Context) -> AsyncIterator[AgentConversation]:
+    async def conversing(self, context: Context, test: Test) -> AsyncIterator[AgentConversation]:
         """See ``Conversational``: one sandbox for all turns."""
-        async with World(context, self._backend, lambda: self._request(context)) as world:
+        async with World(context, self._backend, lambda: self._request(context, _item_world(test))) as world:
             yield AgentConversation(self, world)
 
     async def answered(
@@ -375,11 +371,16 @@ class AgentTarget:
         if workspace is not None:
             await workspace.begin()
         began = await moment(context)
-        furnished = self._furnishing.for_item(ItemWorld(), {**test.metadata, "test_id": test.id})
-        copied = workspace if self._elsewhere and (self._toolbox.changes_world or furnished.needs_sandbox) else None
+        item = _item_world(test)
+        furnished = self._furnishing.for_item(item, {**test.metadata, "test_id": test.id})
+        copied = (
+            workspace
+            if self._lies_elsewhere(item) and (self._toolbox.changes_world or furnished.needs_sandbox)
+            else None
+        )
         async with AsyncExitStack() as stack:
             if world is None:
-                own = World(context, self._backend, lambda: self._request(context))
+                own = World(context, self._backend, lambda: self._request(context, item))
                 world = await stack.enter_async_context(own)
             if copied is not None and not prepared:
                 await send(context.scope(SENT), world, copied.path)
@@ -406,7 +407,7 @@ class AgentTarget:
         began = await moment(context)
 
         def around() -> SandboxRequest:
-            return self._request(context)
+            return self._request(context, ItemWorld())
 
         async with World(context, self._backend, lambda: tasks.request(task, around())) as world:
             trial = tasks.trial(task, context, world, around)
@@ -442,11 +443,15 @@ class AgentTarget:
             world=world,
         )
 
-    def _request(self, context: Context) -> SandboxRequest:
+    def _request(self, context: Context, item: ItemWorld) -> SandboxRequest:
         run = self._mark.partition(".")[0]
-        return self._furnishing.for_item(ItemWorld()).request(
-            Path(context.workspace), self._mark, world_name(run, context)
-        )
+        return self._furnishing.for_item(item).request(Path(context.workspace), self._mark, world_name(run, context))
+
+    def _lies_elsewhere(self, item: ItemWorld) -> bool:
+        """Whether the files of a sandbox lie elsewhere than in the attempt's folder."""
+        options = self._options
+        in_image = (item.image or options.image) is not None and not options.ignore_images
+        return in_image or (options.sandbox != AUTO and kind_named(options.sandbox).driven)
 
     def _system(self) -> Sequence[str] | None:
         """With what there is to say of the project, unless the person has written a system prompt."""
@@ -497,11 +502,10 @@ class AgentConversation:
         return self._world.still()
 
 
-def _lies_elsewhere(options: AgentTargetOptions, pins: Pins) -> bool:
-    """Whether the files of sandboxes lie elsewhere than in the attempts' folders."""
-    in_image = options.image is not None and not options.ignore_images
-    kind = pins.kind if in_image else options.sandbox
-    return kind not in (None, AUTO) and kind_named(str(kind)).driven
+def _item_world(test: Test) -> ItemWorld:
+    """What a test asks of the sandbox in which an agent works on it."""
+    own = test.workspace
+    return ItemWorld() if own is None else ItemWorld(image=own.image, cpus=own.cpus, memory=own.memory)
 
 
 def system_prompt(options: AgentTargetOptions, *, with_tools: bool) -> Sequence[str] | None:

@@ -66,6 +66,8 @@ class Checking:
     """The real environment."""
     hooked: bool
     """Whether it works in workspaces, where hooks may make what it needs."""
+    images: bool = False
+    """Whether tests bring container images."""
     functions: Mapping[str, Function] = field(default_factory=dict)
     """Those that were given in Python, by what they are recorded as."""
 
@@ -244,8 +246,8 @@ class TargetSettings(ABC):
         return None
 
     @property
-    def task_sandbox(self) -> SandboxSettings | None:
-        """The settings of its sandboxes, if it can do task folders."""
+    def sandbox_settings(self) -> SandboxSettings | None:
+        """The settings of its sandboxes, if it can do task folders or work in tests' containers."""
         return None
 
     @property
