@@ -985,6 +985,17 @@ def _timeout_multiplier(folder: BatchFolder) -> None:
     assert "--timeout_multiplier" in refused(folder, "--timeout_multiplier=0")
 
 
+@option("keep_processes")
+def _keep_processes(folder: BatchFolder) -> None:
+    left = "--agent_command=mkfifo served; (echo 1 >served) >/dev/null 2>&1 &"
+    words: dict[str, Any] = {
+        "toml": "[verifier]\ntimeout_sec = 20\n",
+        "test": "#!/bin/bash\ntimeout 10 cat served >/logs/verifier/reward.txt\n",
+    }
+    (line,) = _task(folder, "kept", left, "--keep_processes", **words)
+    assert line["metadata"]["score"] == 1
+
+
 @option("override_task")
 def _override_task(folder: BatchFolder) -> None:
     assert _score_of_slow_agent(folder, "task", "--time_limit=60") == 0

@@ -36,10 +36,13 @@ SOLVE = 'echo "$WORD" > hello.txt\n'
 class Trial:
     """One attempt at a task by its own solution or a command, on bubblewrap."""
 
-    def __init__(self, folder: Path, tmp: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, tmp: Path, environ: Mapping[str, str] | None = None, *, keep_processes: bool = False
+    ) -> None:
         self.task = read_task(folder)
         self.tmp = tmp
         self.environ = environ or {}
+        self.keep_processes = keep_processes
         self.journal: MemoryJournal = {}
         self.context = MemoryContext()
 
@@ -56,7 +59,9 @@ class Trial:
             return SandboxRequest(self.tmp / "w", "run", cwd=environment.workdir, limits=limits, folders=OWN_FOLDERS)
 
         async with World(context, backend, request) as world:
-            trial = TaskTrial(self.task, context, world, self.tmp / "run", self.environ, backend, request)
+            trial = TaskTrial(
+                self.task, context, world, self.tmp / "run", self.environ, backend, request, self.keep_processes
+            )
             await trial.prepare()
             self.result = await TaskProgram(command, self.environ).run(context, world, self.task, seconds)
             artifacts = await trial.collect()
@@ -152,6 +157,45 @@ async def test_rewards_of_the_agent_are_removed_before_the_verifier_runs(tmp_pat
     verified = await Trial(task, tmp_path).run(command=cheat)
     assert verified.rewards is None
     assert "neither" in str(verified.error)
+
+
+HOSTILE = {
+    "a loop that has shed all": "(setsid sh -c 'while :; do echo 1 >/logs/verifier/reward.txt; echo 1 >/logs/verifier/reward.json; "
+    "echo true >/tests/test.sh; done' >/dev/null 2>&1 &) ; sleep 0.3",
+    "a loop that waits for the tests": "(setsid sh -c 'until [ -e /tests/test.sh ]; do :; done; cp /tests/* .; "
+    "echo 1 >/logs/verifier/reward.json' >/dev/null 2>&1 &)",
+    "files in the way": "mkdir -p /logs/verifier/reward.json /tests/test.sh/x /logs/verifier/.deep; "
+    "ln -s /workspace /logs/verifier/test-stdout.txt; "
+    "echo 'echo 1 >/logs/verifier/reward.txt' >/tests/usercustomize.py; chmod 0 /tests/test.sh /logs/verifier",
+    "links to its own": "mkdir -p mine; echo 1 >mine/reward.json; ln -s $PWD/mine/reward.json /logs/verifier/reward.json; "
+    "ln -s $PWD/mine/out /tests/test.sh",
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+async def test_an_agent_reaches_neither_the_rewards_nor_the_tests_of_a_verifier(tmp_path: Path, attack: str) -> None:
+    test = "#!/bin/bash\nsleep 0.3\nls -A /tests /logs/verifier\nls seen 2>/dev/null\necho 0 >/logs/verifier/reward.txt\nsleep 0.3\n"
+    trial = Trial(make_task(tmp_path / "t", test=test), tmp_path)
+    verified = await trial.run(command=HOSTILE[attack])
+    assert (verified.rewards, verified.error) == ({"reward": 0.0}, None)
+    assert verified.output == "/logs/verifier:\ntest-stdout.txt\n\n/tests:\ntest.sh\n"
+    assert verified.ended_processes == ("loop" in attack)
+
+
+async def test_a_reward_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    test = "#!/bin/bash\nln -s $PWD/mine /logs/verifier/reward.json; echo 0 >/logs/verifier/reward.txt\n"
+    verified = await Trial(make_task(tmp_path / "t", test=test), tmp_path).run(command="echo 1 > mine")
+    assert verified.rewards is None
+    assert "reward.json, or a folder on the way to it, is a link" in str(verified.error)
+
+
+async def test_what_an_agent_left_running_goes_on_beside_the_verifier_where_that_is_asked_for(tmp_path: Path) -> None:
+    test = "#!/bin/bash\ncat served > /logs/verifier/reward.txt\n"
+    trial = Trial(
+        make_task(tmp_path / "t", toml="[verifier]\ntimeout_sec = 20\n", test=test), tmp_path, keep_processes=True
+    )
+    verified = await trial.run(command="mkfifo served; (echo 1 > served) >/dev/null 2>&1 &")
+    assert (verified.rewards, verified.ended_processes) == ({"reward": 1.0}, False)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from manyhands.processes.system import process_line
 from manyhands.sandboxes.commands.freezing import Frozen
 from manyhands.sandboxes.commands.launch import Launcher, marks
 from manyhands.sandboxes.commands.shell import Background, Shell, ShellNotStarted
-from manyhands.sandboxes.commands.shell_state import StateFile
+from manyhands.sandboxes.commands.shell_state import ShellState, StateFile
 from manyhands.sandboxes.files.access import RunInside, get_inside, put_inside
 from manyhands.sandboxes.files.checkpoint import Checkpoint
 from manyhands.sandboxes.files.disk_watch import DiskWatch, with_space
@@ -262,6 +262,22 @@ class CommandSandbox:
     async def reattach(self, recorded: bool, address: str) -> bool:
         self._check_open()
         return await to_the_end(asyncio.to_thread(self._checkpoint.reattach, recorded, address))
+
+    async def end_processes(self) -> bool:
+        self._check_open()
+        await self.thaw()
+        self._note_liveness()
+        left = self._live is not False
+        await self._launcher.kill()
+        await self._end_processes()
+        if self._shell is not None:
+            self._retire(self._shell)
+            self._shell = None
+        await self._prepare()
+        self._shell_lost = self._jobs = False
+        self._state.take(ShellState(self._launcher.start_directory))
+        self._note_live(False)
+        return left
 
     async def freeze(self) -> None:
         self._check_open()

@@ -195,6 +195,12 @@ class Sandbox(Protocol):
         """The address that the last ``begin_step`` in this folder named, also by an earlier process; None if there was none."""
         ...
 
+    async def end_processes(self) -> bool:
+        """End all that runs inside, however it hides, and whether anything ran that commands had left. Files stay. What
+        runs next runs in new processes, and the next shell begins without anything of the former one: no directory, variables, functions
+        or traps. Raises ItemError(SANDBOX_LOST)."""
+        ...
+
     async def freeze(self) -> None:
         """Have all that runs inside stand still until ``thaw``, so that its files can be looked at; what can't be made to is ended, with
         everything else. Nothing is to be started meanwhile."""

@@ -43,6 +43,8 @@ class TaskSession:
     program: TaskProgram | None = None
     """What does the tasks in place of an agent of this program."""
     backend: SandboxBackend | None = None
+    keep_processes: bool = False
+    """See ``TaskTrial``."""
 
     @classmethod
     def of(
@@ -58,7 +60,8 @@ class TaskSession:
         protect(values.values())
         environ = environment_of(options.task_env, values)
         program = TaskProgram(options.agent_command, environ) if is_external(options, agent) else None
-        return cls(TaskRules.from_json(options.task_rules), run_folder, environ, program, backend)
+        rules = TaskRules.from_json(options.task_rules)
+        return cls(rules, run_folder, environ, program, backend, options.keep_processes)
 
     def request(self, task: Task, around: SandboxRequest) -> SandboxRequest:
         """What to make for a task. ``around``: what the run's settings come to."""
@@ -83,6 +86,7 @@ class TaskSession:
             self.environ,
             self.backend,
             lambda: self._verifier_request(task, around()),
+            self.keep_processes,
         )
 
     def _verifier_request(self, task: Task, around: SandboxRequest) -> SandboxRequest:

@@ -24,7 +24,13 @@ class TaskLimitSettings(Settings):
         group=TASKS,
         identity=True,
     )
-
+    keep_processes: Flag = setting(
+        False,
+        "Let what an agent left running, as a server, go on beside a verifier in the same environment, as Harbor does. It could "
+        "also write the reward.",
+        group=TASKS,
+        identity=True,
+    )
     agent_command: OptionalText = setting(
         None,
         "Command that does each task, inside its environment, in place of the built-in agent; it finds the instruction on standard input, "

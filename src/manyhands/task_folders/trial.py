@@ -24,7 +24,7 @@ from manyhands.agents.worlds.recorded_commands import recorded_command
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError, StorageError, ToolError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import Json, pretty
+from manyhands.core.jsonio import pretty
 from manyhands.core.redaction import KNOWN
 from manyhands.core.text import printable
 from manyhands.engine.contract import Context, Effect
@@ -55,12 +55,33 @@ MAX_OUTPUT = 20_000
 _VERIFIER = "verifier"
 """In an attempt's folder: that of the sandbox which the verifier has for itself."""
 _SECONDS = 120.0
-SHELL = ("sh", "-c")
+SHELL = ("/bin/sh", "-c")
 _PREPARED = 'mkdir -p "$@" && chmod 777 "$@"'
 _VERIFY = '"$0" > "$1" 2>&1 < /dev/null'
 _IN_BASH = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi'
 _UNPACK = 'mkdir -p -- "$1" && exec tar -x -C "$1" -f -'
 _EXISTS = '[ -e "$1" ]'
+# $1 how many folders are only to be there, as folders and no links to elsewhere; the others are emptied.
+_MAKE_WAY = """\
+kept=$1; shift
+for folder; do
+  if [ -L "$folder" ] || [ ! -d "$folder" ]; then rm -rf -- "$folder"; fi
+  mkdir -p -- "$folder" && chmod u+rwx -- "$folder" || exit 1
+  kept=$((kept - 1)); [ "$kept" -lt 0 ] || continue
+  chmod 777 -- "$folder" && chmod -R u+rwx -- "$folder"
+  for each in "$folder"/* "$folder"/.[!.]* "$folder"/..?*; do
+    if [ -e "$each" ] || [ -L "$each" ]; then rm -rf -- "$each" || exit 1; fi
+  done
+done
+"""
+_LINK = 3
+# $1 a file: fails if it is not there, with 3 if it, or a folder on the way, is a link.
+_IS_PLAIN = f"""\
+path=
+IFS=/; set -f; set -- $1; shift
+for name; do path=$path/$name; [ ! -L "$path" ] || exit {_LINK}; done
+[ -e "$path" ]
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +97,13 @@ class Verified:
     output: str
     """The end of what its script printed."""
     seconds: float
+    ended_processes: bool = False
+    """Whether the agent had left anything running, which was ended before."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Verified:
-        return cls(value["rewards"], value["error"], value["exit_code"], value["output"], value["seconds"])
+        ended = value.get("ended_processes", False)  # earlier versions ended none
+        return cls(value["rewards"], value["error"], value["exit_code"], value["output"], value["seconds"], ended)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,6 +112,7 @@ class Verified:
             "exit_code": self.exit_code,
             "output": self.output,
             "seconds": self.seconds,
+            **({"ended_processes": True} if self.ended_processes else {}),
         }
 
 
@@ -105,6 +130,8 @@ class TaskTrial:
     """Makes the sandbox that the verifier has for itself; None if nothing happens outside."""
     verifier_request: Callable[[], SandboxRequest] | None = None
     """What to make then, but for its folder and image."""
+    keep_processes: bool = False
+    """Whether what the agent left running goes on beside a verifier in the same environment."""
 
     async def prepare(self) -> None:
         """Give the world what the task puts there, and wait until it is healthy.
@@ -112,7 +139,7 @@ class TaskTrial:
         Raises ItemError: INVALID_INPUT if the task's folder is gone or not what it was, SANDBOX_LOST if the health check fails.
         """
 
-        async def effect(sandbox: Sandbox) -> Json:
+        async def effect(sandbox: Sandbox) -> dict[str, Any]:
             await asyncio.to_thread(self.task.check_unchanged)
             await self._make_folders(sandbox)
             copied = self._copied_files()
@@ -131,7 +158,7 @@ class TaskTrial:
             command, user = hook.command, _user(hook.user)
             await recorded_command(scope, self.world, command, timeout=hook.timeout_sec, max_output=20_000, user=user)
 
-        async def effect(sandbox: Sandbox) -> Json:
+        async def effect(sandbox: Sandbox) -> dict[str, Any]:
             return {"artifacts": await self._keep_artifacts(sandbox)}
 
         found: Mapping[str, Any] = await self._changing("artifacts", effect)
@@ -141,7 +168,9 @@ class TaskTrial:
     async def verify(self, artifacts: Sequence[Mapping[str, Any]] = ()) -> Verified:
         """Have the work verified. ``artifacts``: what ``collect`` gave. An error of the verifier is a value."""
         if not self.task.config.verifier.separate:
-            return Verified.from_json(await self._changing("verify", self._verified))
+            return Verified.from_json(
+                await self._changing("verify", self._verified_beside, alone=not self.keep_processes)
+            )
         await self.world.close()  # nobody needs it any more
         request = {"task": self.task.digest, "do": "verify"}
 
@@ -150,17 +179,21 @@ class TaskTrial:
 
         return Verified.from_json(await self.context.scope("task-verify").step(TASK, request, effect))
 
-    async def _changing(self, do: str, effect: Callable[[Sandbox], Awaitable[Json]]) -> Any:
-        """Take a step that changes the world."""
+    async def _changing(
+        self, do: str, effect: Callable[[Sandbox], Awaitable[dict[str, Any]]], *, alone: bool = False
+    ) -> Any:
+        """Take a step that changes the world. ``alone``: end what runs in it before, and have the result say whether anything did."""
         scope = self.context.scope(f"task-{do}")
         address, ran = scope.address, False
 
         async def taken() -> Effect:
             nonlocal ran
             ran = True
+            ended = alone and await self.world.end_processes(address)
             await self.world.begin_step(address)
             try:
-                return Effect(await effect(await self.world.sandbox()))
+                output = await effect(await self.world.sandbox())
+                return Effect({**output, "ended_processes": True} if ended else output)
             except ToolError as error:
                 raise ItemError(Cause.INVALID_INPUT, f"task {self.task.name}: {error}") from error
 
@@ -244,6 +277,15 @@ class TaskTrial:
             except OSError as error:
                 raise StorageError(f"can't keep {artifact.source} in {place}: {error.strerror}") from error
 
+    async def _verified_beside(self, sandbox: Sandbox) -> dict[str, Any]:
+        """The same where the agent was: nothing that it put into the verifier's folders is left there, and no link leads elsewhere."""
+        folders = ["1", LOGS, VERIFIER_LOGS, *([TESTS_INSIDE] if self.task.own_tests else [])]
+        result = await self._by_root(sandbox, [*SHELL, _MAKE_WAY, "sh", *folders])
+        if result.exit_code != 0:
+            error = f"the verifier's folders can't be emptied: {_last_words(result.output)}"
+            return Verified(None, error, None, "", 0.0).to_json()
+        return await self._verified(sandbox)
+
     async def _verified(self, sandbox: Sandbox) -> dict[str, Any]:
         """Put the tests there, run them, and read what they leave."""
         task, verifier = self.task, self.task.config.verifier
@@ -315,7 +357,9 @@ class TaskTrial:
 
     async def _reward(self, sandbox: Sandbox, name: str) -> bytes | None:
         path = posixpath.join(VERIFIER_LOGS, name)
-        there = await self._by_root(sandbox, [*SHELL, _EXISTS, "sh", path])
+        there = await self._by_root(sandbox, [*SHELL, _IS_PLAIN, "sh", path])
+        if there.exit_code == _LINK:
+            raise NoReward(f"{name}, or a folder on the way to it, is a link, which is not followed")
         if there.exit_code != 0:
             return None
         try:

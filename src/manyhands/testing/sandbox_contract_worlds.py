@@ -141,6 +141,27 @@ class WorldContract(RecoveryContract):
 
         await until(reaped)
 
+    async def test_all_processes_end(self, sandbox: Sandbox, run_id: str) -> None:
+        assert not await sandbox.end_processes()
+        await shell(
+            sandbox, "cd /tmp; export word=old; cat() { echo planted; }; trap 'echo trapped' EXIT; echo kept >/tmp/file"
+        )
+        background = await sandbox.spawn("sleep 76")
+        await shell(sandbox, "(trap '' TERM HUP; exec setsid sh -c 'sleep 76; sleep 76') >/dev/null 2>&1 &")
+        await until(lambda: self._some(run_id, "sleep 76"))
+        assert await sandbox.end_processes()
+        assert not await self.running(run_id, "sleep 76")
+        assert await background.wait(10) is not None
+        assert (
+            await said(sandbox, 'cat /tmp/file; echo "[$word]"; [ "$PWD" = /tmp ] || echo elsewhere')
+            == "kept\n[]\nelsewhere"
+        )
+        await sandbox.begin_step("main/1")
+        assert not await sandbox.end_processes()
+
+    async def _some(self, run_id: str, command: str) -> bool:
+        return bool(await self.running(run_id, command))
+
     async def test_output_that_is_not_text(self, sandbox: Sandbox) -> None:
         data = bytes(range(256)) * 300
         await sandbox.write_file("bytes", data)

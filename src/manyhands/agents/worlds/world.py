@@ -118,6 +118,11 @@ class World:
         sandbox = await self._opened(address)
         await sandbox.begin_step(address)
 
+    async def end_processes(self, address: str) -> bool:
+        """To be called before ``begin_step`` if nothing of what earlier steps started is to run in this one; whether anything did."""
+        sandbox = await self._opened(address)
+        return await sandbox.end_processes()
+
     async def end_step(self) -> None:
         """To be called when such a step has ended. Raises ItemError(SANDBOX_LIMIT)."""
         if self._sandbox is not None:

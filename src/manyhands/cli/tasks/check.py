@@ -28,7 +28,7 @@ from manyhands.task_folders.settings import ORACLE
 from manyhands.workloads.trajectories.dataset.task_rows import tasks_in_order
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.spec import BatchSpec
-from manyhands.workloads.trajectories.tasks import REWARDS
+from manyhands.workloads.trajectories.tasks import REWARDS, VERIFIER
 
 PROGRAM = "manyhands tasks check"
 USAGE = f"{PROGRAM} FOLDER"
@@ -80,11 +80,13 @@ def _line(row: ItemRow) -> Sequence[str]:
     score, rewards = record[GRADE]["score"], record.get(REWARDS) or {}
     shown = ", ".join(f"{key} {value:g}" for key, value in rewards.items())
     stopped = record.get("stop_reason")
+    ended = score < 1 and (record.get(VERIFIER) or {}).get("ended_processes")
+    why = "; what it left running was ended before the verifier, see --keep_processes" if ended else ""
     return (
         name,
         "ok" if score >= 1 else "too low",
         f"{score:g}",
-        f"{shown}{'' if stopped == 'answered' else f' ({stopped})'}",
+        f"{shown}{'' if stopped == 'answered' else f' ({stopped})'}{why}",
     )
 
 

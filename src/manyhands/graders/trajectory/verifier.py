@@ -68,6 +68,10 @@ class VerifierGrader:
         raw = raw_score(rewards, self.reward)
         value = clipped(raw)
         why = None if value == raw else f"the reward {raw:g} is not between 0 and 1, the score is"
+        if verified.get("ended_processes") and value < 1:
+            why = "; ".join(
+                [*filter(None, [why]), "what the agent left running was ended before the verifier (--keep_processes)"]
+            )
         details = {"rewards": dict(rewards), "exit_code": verified.get("exit_code"), "output": verified.get("output")}
         said = f"reward {raw:g}"
         hits, misses = ((said,), ()) if value >= 1 else ((), (said,))

@@ -242,6 +242,17 @@ class RemoteSandbox:
         self.lost_because = await self._lost_because(recorded, address)
         return self.lost_because is None
 
+    async def end_processes(self) -> bool:
+        await self._prepare()
+        await self._note_liveness(None)
+        left = self._notes.live
+        self._frozen = False
+        await self._restart()  # nothing inside can hide from the end of the world
+        await self._prepare()
+        self._shell_state.take(ShellState(self._start_directory))
+        self._notes.note_live(False)
+        return left
+
     async def freeze(self) -> None:
         self._check_open()
         if self._frozen or self._service is None or self._service.broken:

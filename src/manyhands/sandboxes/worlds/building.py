@@ -51,11 +51,13 @@ async def built_images(
                 problems[tag] = problem
 
     aside = logs or Path(tempfile.mkdtemp(prefix="manyhands-"))
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(AT_ONCE, len(wanted))):
-            group.create_task(work(aside))
-    if logs is None and not problems:
-        remove_tree(aside)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE, len(wanted))):
+                group.create_task(work(aside))
+    finally:
+        if logs is None and not problems:  # else a message names what lies there
+            remove_tree(aside)
     if problems and not skip:
         raise UserError("\n".join(problems[tag] for tag in wanted if tag in problems))
     for tag in wanted:

@@ -79,7 +79,15 @@ from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 if TYPE_CHECKING:
     from manyhands.graders.conversations.grade_file import GradeFile
 
-_FOR_TASKS = ("agent_command", "override_task", "timeout_multiplier", "reward", "skip_invalid", "task_env")
+_FOR_TASKS = (
+    "agent_command",
+    "keep_processes",
+    "override_task",
+    "timeout_multiplier",
+    "reward",
+    "skip_invalid",
+    "task_env",
+)
 """Settings that mean nothing without tasks."""
 BAD_ROWS_SHOWN = 20
 

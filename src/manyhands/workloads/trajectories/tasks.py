@@ -22,7 +22,9 @@ def graded_by_verifier(verified: Verified, record: Mapping[str, Any], reward: st
     from manyhands.graders.protocol import PASS_LIMIT, Score, verdict_of  # graders take long to import
     from manyhands.graders.trajectory.verifier import clipped, raw_score
 
-    about = {"exit_code": verified.exit_code, "seconds": verified.seconds}
+    about: dict[str, Any] = {"exit_code": verified.exit_code, "seconds": verified.seconds}
+    if verified.ended_processes:
+        about["ended_processes"] = True
     if verified.rewards is None:
         error = verified.error or "the verifier gave no reward"
         raise ItemError(Cause.GRADER_ERROR, error, record={**record, VERIFIER: {**about, "error": error}})

@@ -143,6 +143,11 @@ class TargetOpening(Protocol):
         ...
 
     @property
+    def keep_processes(self) -> bool:
+        """Whether what agents leave running goes on beside verifiers."""
+        ...
+
+    @property
     def agent_command(self) -> str | None:
         """The run's command that does tasks, whatever the target says."""
         ...
