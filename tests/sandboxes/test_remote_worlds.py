@@ -93,6 +93,21 @@ async def test_worlds_are_found_by_their_labels_and_removed(driver: FakeDriver, 
     await discard_world(folder, driver)
 
 
+async def test_a_world_from_before_a_restart_of_the_machine_is_removed_by_its_labels(
+    driver: FakeDriver, tmp_path: Path, run_id: str
+) -> None:
+    folder, other = tmp_path / "box", tmp_path / "other"
+    for each in (folder, other):
+        sandbox = await made(driver, each, run_id)
+        await said(sandbox, "touch x")
+        await sandbox.close()
+    await driver.control(identity=True)
+    await discard_world(folder, driver)
+    assert await driver.listed({FOLDER: str(folder)}) == []
+    assert len(await driver.listed({FOLDER: str(other)})) == 1
+    await discard_world(other, driver)
+
+
 # Checkpoints
 
 

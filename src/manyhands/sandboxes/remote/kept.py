@@ -93,16 +93,18 @@ async def discard_world(folder: Path, driver: Driver) -> None:
         return
     try:
         async with asyncio.timeout(_SECONDS):
-            if not is_of_copy(kept, folder) and kept.identity == await driver.identity():
-                await _discard(kept, driver, folder)
+            if not is_of_copy(kept, folder):
+                if kept.identity == await driver.identity():  # else its id may be that of another world
+                    await driver.delete(kept.world.id)
+                await _discard_listed(kept, driver, folder)
     except TimeoutError as error:
         raise ItemError(Cause.SANDBOX_LOST, f"{driver.kind}: a world could not be removed in time") from error
     (folder / _WORLD).unlink(missing_ok=True)
 
 
-async def _discard(kept: KeptWorld, driver: Driver, folder: Path) -> None:
-    """Also what later sessions made of it, whose mark of the run is another one, and whose folder, if that was moved."""
-    await driver.delete(kept.world.id)
+async def _discard_listed(kept: KeptWorld, driver: Driver, folder: Path) -> None:
+    """Remove what has its labels: also after a restart of the machine, and what later sessions made of it, whose mark of the run is another
+    one, and whose folder, if that was moved."""
     for place in dict.fromkeys((kept.labels[FOLDER], str(folder.resolve()))):
         found = await driver.listed({FOLDER: place})
         own = [each for each in found if _run_id(each.labels) == _run_id(kept.labels)]
