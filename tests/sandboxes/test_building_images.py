@@ -30,7 +30,8 @@ async def test_the_folder_of_logs_stays_only_where_a_message_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kept: int
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    demand = ImageDemand(builds={"manyhands:a": Build(tmp_path / "none", 1.0, "a")})
+    demand = ImageDemand()
+    demand.builds["manyhands:a"] = Build(tmp_path / "none", 1.0, "a")
     with pytest.raises((UserError, ExceptionGroup)):
         await built_images("docker", cast(ImageStore, cast(Any, BrokenStore(error))), demand, lambda line: None, None)
     assert len(list(tmp_path.glob("manyhands-*"))) == kept
