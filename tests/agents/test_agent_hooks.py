@@ -27,7 +27,9 @@ from manyhands.tools.results import result_of
 
 
 def reporting(**marks: bool) -> FakeTool:
-    return FakeTool("report", lambda arguments: ToolResult({"accepted": True}, **marks))
+    return FakeTool(
+        "report", lambda arguments: ToolResult({"accepted": True}, marks.get("failed", False), marks.get("ends", False))
+    )
 
 
 def report(call_id: str = "r1") -> Message:

@@ -34,7 +34,7 @@ def test_every_schema_is_strict_and_described(name: str) -> None:
 
 
 def test_what_touches_the_sandbox() -> None:
-    assert {name for name in REGISTRY.names if not REGISTRY.get(name).changes_world} == {"todo"}
+    assert {name for name in REGISTRY.names if not REGISTRY.get(name).changes_world} == {"mixture_of_agents", "todo"}
 
 
 def test_the_known_tools_are_stable() -> None:

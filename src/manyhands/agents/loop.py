@@ -137,6 +137,7 @@ class _Conversation:
             transcript.usage,
             transcript.tool_uses,
             transcript.unknown_tools,
+            transcript.tool_usage,
         )
 
     async def _turn(self, added: list[Message]) -> tuple[StopReason | None, list[Message]]:

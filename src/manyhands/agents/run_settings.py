@@ -6,6 +6,7 @@ Before a run is made or continued, its key, prices and sandbox are checked.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
@@ -16,6 +17,7 @@ from manyhands.agents.worlds.settings import WorldSettings
 from manyhands.core.clock import Clock
 from manyhands.core.digests import derive_seed
 from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
 from manyhands.core.text import suggestion
 from manyhands.engine.contract import Context, Limits
 from manyhands.models.factory import (
@@ -37,6 +39,7 @@ from manyhands.runs.options import BudgetSettings, PriceSettings
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 from manyhands.tools.protocol import JOBS, ParentRun
+from manyhands.tools.services.registry import ToolServices, opened_services
 from manyhands.tools.toolsets import Toolset
 
 API_KEY = "api_key"
@@ -152,6 +155,22 @@ def model_of(
         retries=retries,
         max_tokens=bounded_answer(options.model) if budget.bounded else None,
         headers=headers,
+    )
+
+
+def services_for(
+    options: ModelSettings, records: Mapping[str, Json], secrets: Mapping[str, str], run_folder: Path
+) -> AbstractAsyncContextManager[ToolServices]:
+    """The services of a run's tools, in one of its processes. ``options``: the settings of its agents, of which budget and prices are
+    taken, if they have any; ``records``: what was chosen; ``secrets``: the workload's."""
+    prices: str | None = getattr(options, "prices", None)
+    return opened_services(
+        records,
+        secrets,
+        run_folder,
+        prices=None if prices is None else load_price_table(kept_file(run_folder, prices)),
+        seed=options.seed or 0,
+        bounded=isinstance(options, BudgetSettings) and options.bounded,
     )
 
 

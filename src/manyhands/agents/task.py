@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
-from manyhands.core.usage import Usage
+from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Context, Effect
 from manyhands.models.protocol import ChatSettings
 
@@ -95,6 +95,8 @@ class AgentResult:
     """Every answered tool call in order."""
     unknown_tools: list[str] = field(default_factory=list)
     """Names that were called and not available, each once."""
+    tool_usage: Usage = ZERO
+    """The sum over what tool calls asked of models and services."""
 
     @property
     def completed(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 from manyhands.agents.reading import parse_arguments
 from manyhands.agents.task import AgentSettings
@@ -18,16 +19,16 @@ from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import ToolCall
 from manyhands.core.redaction import KNOWN
+from manyhands.core.usage import ZERO
 from manyhands.engine.contract import Context, Effect
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
+from manyhands.tools.services.steps import ToolSteps, together
 
 MAX_CONCURRENT = 32
 """Maximum concurrent calls of one conversation: each may have processes and descriptors, of which a sandbox and a process have only so
 many. The others wait for their turn, which does not count as their time."""
 GRACE = 10.0
 """Seconds that a tool gets beyond its own time limit to end by itself."""
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +106,14 @@ class ToolRunner:
 
     async def _own_step(self, turn: str, call: ReadyCall) -> ToolResult:
         ran = False
+        scope = self._context.scope(f"call-{turn}-{call.index}")
+        address = scope.address
 
         async def effect() -> Effect:
             nonlocal ran
             ran = True
-            return await self._timed(lambda: self._record(call))
+            return await self._timed(lambda: self._record(call, lambda: scope.parts(address)))
 
-        scope = self._context.scope(f"call-{turn}-{call.index}")
         output = await scope.step(TOOL, {"turn": turn, "call": call.request()}, effect)
         result = from_record(output)
         if not ran:
@@ -130,8 +132,10 @@ class ToolRunner:
             if self._world is not None and changing:
                 await self._world.begin_step(address)
 
+            parts = cache(lambda: self._context.parts(address))
+
             async def results() -> dict[str, Json]:
-                return {"results": await self._records(calls)}
+                return {"results": await self._records(calls, parts)}
 
             return await self._timed(results)
 
@@ -157,22 +161,29 @@ class ToolRunner:
         if self._limit is not None:
             self._limit.replayed(output)
 
-    async def _records(self, calls: Sequence[ReadyCall]) -> list[Json]:
-        if self._settings.sequential_tools:
-            return [await self._record(call) for call in calls]
-        return await together([self._record(call) for call in calls])
+    async def _records(self, calls: Sequence[ReadyCall], parts: Callable[[], Context]) -> list[Json]:
+        def recording(call: ReadyCall) -> Coroutine[Any, Any, dict[str, Any]]:
+            return self._record(call, lambda: parts().scope(f"call-{call.index}"))
 
-    async def _record(self, call: ReadyCall) -> dict[str, Any]:
+        if self._settings.sequential_tools:
+            return [await recording(call) for call in calls]
+        return await together([recording(call) for call in calls])
+
+    async def _record(self, call: ReadyCall, open_parts: Callable[[], Context]) -> dict[str, Any]:
+        services = self._environment.services
+        steps = ToolSteps(open_parts, artifacts=None if services is None else services.artifacts)
         try:
             async with self._at_once:
-                return recorded(await self._call(call), self._settings.max_result)
+                result = await self._call(call, steps)
+            usage = steps.usage
+            return recorded(result if usage is ZERO else replace(result, usage=usage), self._settings.max_result)
         except ManyhandsError:
             raise
         except Exception as error:
             raise _broken(call, error) from error
 
-    async def _call(self, call: ReadyCall) -> ToolResult:
-        environment = self._environment_of(call)
+    async def _call(self, call: ReadyCall, steps: ToolSteps) -> ToolResult:
+        environment = replace(self._environment_of(call), steps=steps)
         seconds = self._settings.tool_timeout
         if seconds is None:
             seconds = environment.timeout + GRACE
@@ -217,21 +228,6 @@ async def _note_step(world: World, address: str, *, ran: bool, changing: bool) -
         await world.end_step()
     else:
         world.replayed(address)
-
-
-async def together(parts: Sequence[Coroutine[Any, Any, _Value]]) -> list[_Value]:
-    """The values of coroutines run at the same time, in their order. If one raises, the others are cancelled and waited
-    for, and its exception is raised, not a group of one."""
-    if len(parts) == 1:
-        return [await parts[0]]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part) for part in parts]
-    except BaseExceptionGroup as failures:
-        if len(failures.exceptions) > 1:
-            raise
-        raise failures.exceptions[0] from failures.exceptions[0].__cause__
-    return [task.result() for task in tasks]
 
 
 def _branches(calls: Sequence[ReadyCall]) -> list[list[ReadyCall]]:

@@ -4,7 +4,8 @@ Optional toolsets (``runs.registry.TOOLSETS``) must be requested by name: ``all`
 
 A run records the MCP servers that it mounts and the person's own functions that it takes for tools, so that it can be replayed without
 them. The record is None without any, or ``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server or file:
-[tool]}}``, and with functions also ``"functions": {"sources": […], "digests": {file: …}, "groups": […], "notices": […]}``.
+[tool]}}``, with functions also ``"functions": {"sources": […], "digests": {file: …}, "groups": […], "notices": […]}``, and with services
+(``tools.services``) ``"services": {name: what was chosen}``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from manyhands.core.digests import digest
@@ -23,10 +25,12 @@ from manyhands.engine.contract import import_attribute
 from manyhands.runs.registry import TOOLSETS
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 from manyhands.tools.registry import Registry
+from manyhands.tools.services.registry import choose_services, lacking
 from manyhands.tools.settings import ToolSettings
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import EVERYTHING, LEGACY, STANDARD, Toolset, Toolsets, with_groups
 
+_EMPTY: Mapping[str, Json] = MappingProxyType({"config": None, "tools": [], "groups": {}})
 SIMILARITY = 0.7
 """How alike two names must be (difflib's ratio, 0 to 1) for one to be taken for the other."""
 
@@ -125,12 +129,21 @@ class RecordedTool:
         return
 
 
-async def outside_record(options: ToolSettings) -> Json:
-    """Start the servers of the configuration file and load the functions that the settings name, if any, and record their tools.
+async def outside_record(options: ToolSettings, environ: Mapping[str, str] = MappingProxyType({})) -> Json:
+    """Start the servers of the configuration file, load the functions that the settings name, if any, choose services, and record
+    all that. ``environ``: where there may be keys of services.
 
-    Raises UserError naming the file or the server that can't be used.
+    Raises UserError naming the file, the server or the service that can't be used.
     """
-    return with_functions(await _mcp_record(options.mcp_config), options.tools or ())
+    record = with_functions(await _mcp_record(options.mcp_config), options.tools or ())
+    services = choose_services(options, environ)
+    return {**(record or _EMPTY), "services": services} if services else record
+
+
+def services_of(record: Json) -> Mapping[str, Json]:
+    """What a record says of services."""
+    found: Mapping[str, Json] = (record or {}).get("services", {})
+    return found
 
 
 async def _mcp_record(config_file: str | None) -> Json:
@@ -153,13 +166,14 @@ def with_functions(record: Json, sources: Sequence[str]) -> Json:
     from manyhands.tools.own_functions import load_sources  # rarely needed
 
     own = load_sources(sources)
-    base = servers or {"config": None, "tools": [], "groups": {}}
+    base = servers or _EMPTY
     groups = {_free_group(name, base["groups"]): list(names) for name, names in own.groups.items()}
     present = recorded_registry(servers)
     for each in own.tools:
         if each.name in present:
             raise UserError(f"--tools: there is a tool called {each.name!r} already; give the function another name")
     return {
+        **base,
         "config": base["config"],
         "tools": [*base["tools"], *_definitions(own.tools)],
         "groups": {**base["groups"], **groups},
@@ -185,7 +199,8 @@ def changed_functions(record: Json) -> list[str]:
 def _without_functions(record: Json) -> Json:
     if not record or "functions" not in record:
         return record
-    if record["config"] is None:
+    services = {"services": record["services"]} if "services" in record else {}
+    if record["config"] is None and not services:
         return None
     own = record["functions"]["groups"]
     names = {name for group in own.values() for name in group}
@@ -193,6 +208,7 @@ def _without_functions(record: Json) -> Json:
         "config": record["config"],
         "tools": [tool for tool in record["tools"] if tool["name"] not in names],
         "groups": {name: tools for name, tools in record["groups"].items() if name not in own},
+        **services,
     }
 
 
@@ -209,11 +225,17 @@ def _definitions(tools: Iterable[Tool]) -> list[Json]:
 
 
 def recorded_registry(record: Json) -> Registry:
-    """The tools of this program and its plug-ins, with those of a run's MCP servers and functions as they were recorded."""
+    """The tools of this program and its plug-ins, as far as the run has the services for them, with those of its MCP servers and functions
+    as they were recorded."""
     record = record or {}
     tools = [RecordedTool(tool["name"], tool["description"], tool["parameters"]) for tool in record.get("tools", [])]
     notices = record.get("functions", {}).get("notices", ())
-    return standard_registry().extended(tools, groups=record.get("groups"), notices=notices)
+    return _served(record).extended(tools, groups=record.get("groups"), notices=notices)
+
+
+def _served(record: Json) -> Registry:
+    """The tools of this program and its plug-ins without those that lack a service."""
+    return standard_registry().without(lacking(services_of(record)))
 
 
 def own_toolsets(record: Json) -> tuple[str, ...]:
@@ -250,7 +272,7 @@ class RunTools:
             yield cls.recorded(record, extra)
             return
         async with AsyncExitStack() as stack:
-            registry = standard_registry()
+            registry = _served(record)
             if record["config"] is not None:
                 from manyhands.tools.mcp.config import McpConfig
                 from manyhands.tools.mcp.tools import mounted  # needs an extra, and much time to import

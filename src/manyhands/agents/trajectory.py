@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from manyhands.agents.reading import brief_usage
 from manyhands.agents.task import CLOCK, ToolUse
 from manyhands.agents.time_limit import OVER
 from manyhands.agents.worlds.recorded_commands import COMMAND, CommandRecord
@@ -28,6 +29,7 @@ from manyhands.network.counts import NETWORK, in_words
 from manyhands.runs.ledger import timestamp
 from manyhands.tools.protocol import ToolResult
 from manyhands.tools.results import bounded
+from manyhands.tools.services.steps import ASK, REQUEST
 
 
 def as_text(content: Json) -> str:
@@ -38,17 +40,20 @@ def as_text(content: Json) -> str:
 
 
 def recorded(result: ToolResult, max_length: int) -> dict[str, Any]:
-    """A result as the journal holds it: ``content``, cut to about ``max_length`` characters, and of ``failed`` and ``ends`` what is true.
+    """A result as the journal holds it: ``content``, cut to about ``max_length`` characters, of ``failed`` and ``ends`` what is true, and
+    ``usage`` if there is any.
 
     Raises TypeError or ValueError if the content is not JSON.
     """
     marks = {"failed": result.failed, "ends": result.ends}
-    return {"content": bounded(result.content, max_length)} | {name: True for name, is_set in marks.items() if is_set}
+    kept = {"content": bounded(result.content, max_length)} | {name: True for name, is_set in marks.items() if is_set}
+    return kept if result.usage is ZERO else kept | {"usage": brief_usage(result.usage)}
 
 
 def from_record(record: dict[str, Any]) -> ToolResult:
     """The reverse of ``recorded``."""
-    return ToolResult(record["content"], bool(record.get("failed")), bool(record.get("ends")))
+    usage = Usage(**record["usage"]) if "usage" in record else ZERO
+    return ToolResult(record["content"], bool(record.get("failed")), bool(record.get("ends")), usage)
 
 
 def refusal(reason: str) -> ToolResult:
@@ -80,13 +85,15 @@ conversation, ``exit_code`` is None if it was stopped at its time limit."""
 class Transcript:
     """A conversation as it grows, with what is counted along."""
 
-    __slots__ = ("answered", "messages", "tool_uses", "unknown_tools", "usage", "used_ids")
+    __slots__ = ("answered", "messages", "tool_usage", "tool_uses", "unknown_tools", "usage", "used_ids")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.tool_uses: list[ToolUse] = []
         self.unknown_tools: list[str] = []
         self.usage: Usage = ZERO
+        self.tool_usage: Usage = ZERO
+        """What tool calls used besides."""
         self.used_ids: set[str] = set()
         self.answered = False
 
@@ -126,6 +133,7 @@ class Transcript:
         """The result of a tool call; to be given in the order of the calls."""
         self.messages.append(tool_message(call, result))
         self.tool_uses.append(ToolUse(call["function"]["name"], result.failed))
+        self.tool_usage = self.tool_usage + result.usage
 
 
 def refusals(output: Mapping[str, Any]) -> dict[int, ToolResult]:
@@ -226,7 +234,22 @@ def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:
         return [(NETWORK, in_words(step.output["hosts"]) or "no host was asked for")]
     if step.kind == COMMAND:
         return _command_step(step)
+    if step.kind in (ASK, REQUEST):
+        return _service_step(step)
     return [(step.kind, json.dumps(step.output, ensure_ascii=False))]
+
+
+def _service_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
+    """What a tool asked a model or a service, and what it got."""
+    if step.kind == ASK:
+        for message in step.request["messages"]:
+            yield f"{step.request['settings']['model']} is asked", text_of(message.get("content"))
+        answer = text_of(step.output.get("message", {}).get("content"))
+    else:
+        yield f"{step.request['service']} is asked", json.dumps(step.request["request"], ensure_ascii=False)
+        answer = json.dumps(step.output.get("answer"), ensure_ascii=False)
+    failure = step.output.get("failure")
+    yield ("answers", answer) if failure is None else ("fails", failure)
 
 
 def _command_step(step: RecordedStep) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,8 @@ from manyhands.engine.workspaces import WORKSPACES, workspace_of
 from manyhands.io.files import is_full, make_private
 
 ROOT_SCOPE = ""
+PARTS = "/parts"
+"""Behind a step's address: the scope of the steps that it is made of."""
 LAST_STEPS_SECONDS = 120.0
 """How long the end of an attempt waits for steps that are still in flight (a branch failed while another one was calling)."""
 _inside_effect: ContextVar[bool] = ContextVar("manyhands_inside_effect", default=False)
@@ -208,6 +210,11 @@ class AttemptContext:
         self._state.open_scope(full)
         return self._branch(full)
 
+    def parts(self, address: str) -> Context:
+        full = f"{address}{PARTS}"
+        self._state.open_scope(full)
+        return self._branch(full)
+
     def random(self, purpose: str) -> Random:
         return derived_random(self._settings.seed, self._claim.item.key, purpose)
 
@@ -342,10 +349,23 @@ class AttemptState:
         self.scopes.add(name)
 
     def unused(self) -> list[tuple[str, int]]:
-        """Recorded addresses that were never come to."""
+        """Recorded addresses that were never come to, parts of steps that were replayed left out."""
         if len(self.replayed) == len(self.recorded):
             return []
-        return sorted(set(self.recorded) - self.replayed)
+        done = {f"{scope}/{seq}{PARTS}" for scope, seq in self.replayed}
+        return sorted(
+            address for address in set(self.recorded) - self.replayed if done.isdisjoint(_parts_above(address[0]))
+        )
+
+
+def _parts_above(scope: str) -> Iterator[str]:
+    """The scopes of parts that a scope is or lies in."""
+    end = scope.find(PARTS)
+    while end >= 0:
+        end += len(PARTS)
+        if scope[end : end + 1] in ("", "/"):
+            yield scope[:end]
+        end = scope.find(PARTS, end)
 
 
 async def run_attempt(

@@ -175,6 +175,16 @@ class Context(Protocol):
         the same on replay, and unique in the item."""
         ...
 
+    def parts(self, address: str) -> Context:
+        """A branch for steps that another step of this scope is made of; only for use within that step's effect. ``address``: that
+        step's, as ``address`` gave it before the step began.
+
+        Each part is durable when it has ended, so that after a crash in the middle of the step the parts that were recorded are replayed
+        and only the others happen again. Once the step itself is recorded, its parts are not come to any more. A part's usage counts
+        where it is recorded; the step's own must not contain it.
+        """
+        ...
+
     def random(self, purpose: str) -> Random:
         """A random source that depends on the run's seed, the item's key and the purpose, and on nothing else."""
         ...

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from manyhands.agents.tool_running import together
 from manyhands.core.errors import GraderError, ItemError, ManyhandsError
 from manyhands.core.redaction import KNOWN
 from manyhands.core.statistics import inverse, weighted_mean
@@ -24,6 +23,7 @@ from manyhands.graders.protocol import (
     is_answer_only,
     verdict_of,
 )
+from manyhands.tools.services.steps import together
 
 _MAX_ERROR = 2000
 

@@ -43,13 +43,13 @@ def make_model(
     base_url: Addresses | None = None,
     api_key: str | Sequence[str] | None = None,
     seed: int = 0,
-    prices: str | Path | None = None,
+    prices: str | Path | PriceTable | None = None,
     latency: float = 0.0,
     retries: Retries | None = None,
     max_tokens: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ChatModel:
-    """The model of a run. ``api_key``: one or several, from ``resolve_api_keys``; ``prices`` is the path of a price table; ``seed`` and
+    """The model of a run. ``api_key``: one or several, from ``resolve_api_keys``; ``prices``: a price table or its path; ``seed`` and
     ``latency`` (seconds a call) are for the simulated model; ``retries``: how failed calls are tried again, None: as usual;
     ``max_tokens``: is sent with calls that name none; ``headers``: sent with every request.
 
@@ -57,7 +57,7 @@ def make_model(
     """
     if not model.strip():
         raise UserError("--model: a model name is needed, as anthropic/claude-sonnet-4.6, or simulated")
-    table = load_price_table(prices) if prices is not None else PriceTable()
+    table = load_price_table(prices) if isinstance(prices, str | Path) else prices or PriceTable()
     if is_simulated(model, base_url):
         from manyhands.models.simulated.model import SimulatedModel  # here, because most runs have no use for it
 

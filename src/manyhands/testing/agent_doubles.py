@@ -25,6 +25,7 @@ from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 from manyhands.testing.context import MemoryContext
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
+from manyhands.tools.services.registry import ToolServices
 
 CHAT = ChatSettings(model="scripted")
 
@@ -124,13 +125,16 @@ async def hold(
     task: AgentTask | None = None,
     follow_up: FollowUp | None = None,
     agent: Agent = run_agent,
+    services: ToolServices | None = None,
     **settings: Any,
 ) -> AgentResult:
     """Hold a conversation, and check that the fold over its steps gives the same messages. ``settings``: fields of ``AgentSettings``."""
     context = context or MemoryContext()
     settings.setdefault("chat", CHAT)
     world = World(context, backend, lambda: SandboxRequest(Path("folder"), "run")) if backend else None
-    environment = ToolEnvironment(sandbox=world.sandbox if world else no_sandbox, clock=SystemClock())
+    environment = ToolEnvironment(
+        sandbox=world.sandbox if world else no_sandbox, clock=SystemClock(), services=services
+    )
     try:
         result = await agent(
             context,

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from manyhands.core.clock import Clock
+from manyhands.core.errors import ToolError
 from manyhands.core.jsonio import Json
+from manyhands.core.usage import ZERO, Usage
 from manyhands.sandboxes.protocol import Sandbox
 
+if TYPE_CHECKING:
+    from manyhands.tools.services.registry import ToolServices
+    from manyhands.tools.services.steps import ToolSteps
+
+ServiceT = TypeVar("ServiceT")
 JOBS = "jobs"
 """The folder in a run's folder with what its agents started: a folder for each attempt, as ``3-1``, and in it the runs."""
 
@@ -58,6 +65,23 @@ class ToolEnvironment:
     repeated after a crash has it again."""
     parent: ParentRun | None = None
     """The run that the call belongs to, if that is known."""
+    services: ToolServices | None = None
+    """What there is of search services, browsers and further models."""
+    steps: ToolSteps | None = None
+    """The steps of the call's own, for requests that are paid for. An agent gives each call others; None: the call takes none."""
+
+    @property
+    def own_steps(self) -> ToolSteps:
+        """The steps, for tools that can't do without. Raises ToolError if there are none."""
+        if self.steps is None:
+            raise ToolError("this tool can't be called here")
+        return self.steps
+
+    def service(self, kind: type[ServiceT]) -> ServiceT:
+        """The run's service of a class. Raises ToolError if it has none."""
+        if self.services is None:
+            raise ToolError("this tool is not set up in this run")
+        return self.services.of(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +94,8 @@ class ToolResult:
     """Whether the call failed as a call (a command that exits with 1 did not)."""
     ends: bool = False
     """Unless it failed, the conversation is over after this turn, as the call was the answer."""
+    usage: Usage = ZERO
+    """What the call's own steps used, where it took any (``ToolEnvironment.steps``). Whoever runs the call fills it in."""
 
 
 class Tool(Protocol):

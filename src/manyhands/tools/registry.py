@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -147,6 +147,11 @@ class Registry:
     def available(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of the names that this registry has, sorted, each once."""
         return tuple(sorted(name for name in set(names) if name in self._tools))
+
+    def without(self, names: Collection[str]) -> Registry:
+        """A registry without the tools of these names."""
+        kept = [each for name, each in self._tools.items() if name not in names]
+        return Registry(kept, groups=self.groups, notices=self.notices)
 
     def extended(
         self,

@@ -8,14 +8,35 @@ from manyhands.core.settings import (
     Flag,
     OptionalList,
     OptionalPath,
+    OptionalText,
+    Settings,
     number,
     setting,
 )
 from manyhands.runs.options import LIMITS, TOOLS, FileSettings
 
 
-class ToolSettings(FileSettings):
-    """Tools of MCP servers, and how calls are made."""
+class MixtureSettings(Settings):
+    """The models of ``mixture_of_agents``."""
+
+    moa_models: OptionalList = setting(
+        None,
+        "Models that answer each question of the tool mixture_of_agents.",
+        group=TOOLS,
+        identity=True,
+        value="MODEL,…",
+    )
+    moa_aggregator: OptionalText = setting(
+        None,
+        "Model that joins their answers (default: the first of them).",
+        group=TOOLS,
+        identity=True,
+        value="MODEL",
+    )
+
+
+class ToolSettings(FileSettings, MixtureSettings):
+    """Tools of MCP servers and services, and how calls are made."""
 
     files: ClassVar[tuple[str, ...]] = ("mcp_config",)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BUILT_IN: tuple[str, ...] = (
     "execute_code",
+    "mixture_of_agents",
     "patch",
     "process",
     "read_file",
@@ -49,12 +50,12 @@ DECLARED: Mapping[str, str] = MappingProxyType(
         "web_extract": "a web search service (FIRECRAWL_API_KEY)",
         "vision_analyze": "a model that sees images",
         "image_generate": "an image generation service (FAL_KEY)",
-        "mixture_of_agents": "several models by one endpoint (OPENROUTER_API_KEY)",
+        "mixture_of_agents": "several models (--moa_models)",
         **dict.fromkeys(BROWSER, "a Chromium browser"),
     }
 )
-"""Tools that are still to come, each with what it will need. A plug-in or an MCP server may bring one of these
-names."""
+"""Tools that need more than a sandbox, each with what that is. A plug-in or an MCP server may bring one of these names where the run
+lacks it."""
 
 KNOWN_TOOLS: tuple[str, ...] = tuple(sorted({*BUILT_IN, *DECLARED}))
 """Every name that ``tool_stats`` always holds, sorted: this version's tools, the seventeen of the fork of the original,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from manyhands.agents.toolbox import RunTools, outside_record
@@ -167,8 +168,16 @@ class PreparedJob:
         return now
 
 
-async def prepare(options: JobSpec, job_id: str, *, depth: int = 0, notice: Notice = lambda text: None) -> PreparedJob:
-    """Read and check everything that the settings name, but for the table's rows. ``notice``: gets what was decided by looking.
+async def prepare(
+    options: JobSpec,
+    job_id: str,
+    *,
+    depth: int = 0,
+    notice: Notice = lambda text: None,
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> PreparedJob:
+    """Read and check everything that the settings name, but for the table's rows. ``notice``: gets what was decided by looking;
+    ``environ``: where there may be keys of services.
 
     ``options`` must be resolved. Raises UserError with one line for what can't be used.
     """
@@ -189,7 +198,7 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0, notice: Noti
     )
     _check_output(job)
     if options.worker_kind == "agent":
-        job = replace(job, mcp=await outside_record(options))
+        job = replace(job, mcp=await outside_record(options, environ))
         RunTools.recorded(job.mcp).tools(options.toolsets or ())
     return job
 
@@ -304,7 +313,7 @@ async def dry_run(options: JobSpec, count: int, notice: Notice = lambda text: No
     options, memory = with_memory_limit(with_machine_limit(options.resolved(), os.environ))
     check_worker(options, os.environ)
     job_id = "00000000-0000-0000-0000-000000000000"
-    job = await prepare(options, job_id, notice=notice)
+    job = await prepare(options, job_id, notice=notice, environ=os.environ)
     schema = OutputSchema.of(options.output_schema)
     tasks = _tasks(job, schema)
     prompts: list[str] = []

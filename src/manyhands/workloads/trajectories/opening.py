@@ -25,7 +25,7 @@ from manyhands.agents.run_settings import (
     warn_of_budget,
     with_endpoint,
 )
-from manyhands.agents.toolbox import RunTools, changed_functions, with_functions
+from manyhands.agents.toolbox import RunTools, changed_functions, services_of, with_functions
 from manyhands.agents.worlds.furnishing import (
     as_secret,
     check_commands,
@@ -67,6 +67,7 @@ from manyhands.task_folders.session import is_external, variables_as_secret
 from manyhands.task_folders.settings import ORACLE
 from manyhands.task_folders.variables import allowed_names, unused_notice
 from manyhands.tools.distributions import availability_notice
+from manyhands.tools.services.registry import service_secrets
 from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
 from manyhands.workloads.trajectories.dataset.task_rows import is_task_dataset
 from manyhands.workloads.trajectories.items import Adoption, PromptItem
@@ -154,10 +155,13 @@ async def _made(
     _warn(options, notice)
     options = with_template(options, None, notice)
     logs = Path(tempfile.mkdtemp(prefix="manyhands-builds-"))
-    prepared = await prepare(options, plan_images=partial(_planned_images, options, notice, build_logs=logs))
+    prepared = await prepare(
+        options, plan_images=partial(_planned_images, options, notice, build_logs=logs), environ=environ
+    )
     check_tool_choice(options, prepared.tools)
     _check_worlds(prepared, folder, notice)
     secrets |= _task_variables(prepared, environ, notice)
+    secrets |= service_secrets(services_of(prepared.mcp), options, environ)
     _dataset_notices(prepared, notice)
     kept = set_aside(folder) if adopt else None
     opened = Opened(folder, _workload(prepared, folder, secrets))
@@ -210,6 +214,7 @@ async def _continued(
             recorded=None if tools_changed else recorded,
             made=recorded,
             plan_images=partial(_planned_images, options, notice, recorded=pins, needed=left.references),
+            environ=environ,
         )
         prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
         _dataset_notices(prepared, notice)
@@ -220,6 +225,7 @@ async def _continued(
     prepared = replace(prepared, options=with_template(options, recorded.options, notice))
     _check_worlds(prepared, folder, notice)
     secrets |= _task_variables(prepared, environ, notice)
+    secrets |= service_secrets(services_of(prepared.mcp), options, environ)
     keep_files(options, folder)
     workload = _workload(prepared, folder, secrets)
     return Opened(

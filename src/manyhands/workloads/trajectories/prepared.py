@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from manyhands.agents.toolbox import outside_record, recorded_registry, with_functions, with_optional
@@ -182,14 +183,16 @@ async def prepare(
     recorded: Prepared | None = None,
     made: Prepared | None = None,
     plan_images: PlanImages | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Prepared:
     """Read everything that the settings name. With ``recorded`` (a resume), what an earlier session read from files that are gone
     now is kept. ``made``: the run as it was made, whose layout is kept; None for a new one. ``plan_images``: None looks none up.
+    ``environ``: where there may be keys of services.
 
     Raises UserError for a file that can't be used, and what ``plan_images`` does.
     """
     if recorded is None:
-        mcp = await outside_record(options)
+        mcp = await outside_record(options, environ)
     else:
         mcp = with_functions(recorded.mcp, options.tools or ())
     registry = recorded_registry(mcp)

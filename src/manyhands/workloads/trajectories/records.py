@@ -138,12 +138,13 @@ def result_record(result: AgentResult, reasoning: ReasoningCounts) -> dict[str, 
         counts = tools.setdefault(name, [0, 0])
         counts[0] += 1
         counts[1] += failed
+    of_tools = brief_usage(result.tool_usage)
     return {
         "stop_reason": result.stop_reason.value,
         "api_calls": result.api_calls,
         "tools": tools,
         "reasoning": list(reasoning),
-        "usage": brief_usage(result.usage),
+        "usage": brief_usage(result.usage) | ({"tools": of_tools} if of_tools else {}),
     }
 
 

@@ -21,10 +21,11 @@ from manyhands.agents.run_settings import (
     parent_run,
     sandbox_limits,
     seeded,
+    services_for,
     standard_toolsets,
 )
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask, moment
-from manyhands.agents.toolbox import RunTools, Toolbox
+from manyhands.agents.toolbox import RunTools, Toolbox, services_of
 from manyhands.agents.trajectory import describe_step, fold
 from manyhands.agents.worlds.furnishing import Furnished, Furnishing, world_name, world_note
 from manyhands.agents.worlds.recorded_commands import CommandRecord
@@ -66,6 +67,7 @@ from manyhands.task_folders.session import TaskSession, is_external
 from manyhands.task_folders.trial import Verified
 from manyhands.tools.distributions import draw
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
+from manyhands.tools.services.registry import ToolServices
 from manyhands.workloads.trajectories.items import Adoption, PromptItem, adopted_line, batch_file, plan_items
 from manyhands.workloads.trajectories.lines.entry import Entry
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT
@@ -131,6 +133,7 @@ class TrajectoryWorkload(Workload):
             time_limit=self._options.time_limit,
         )
         self._model: ChatModel | None = None
+        self._services: ToolServices | None = None
         self._backend: SandboxBackend | None = None
         self._run_tools: RunTools | None = None
         self._grader: TrajectoryGrader | None = None
@@ -202,6 +205,9 @@ class TrajectoryWorkload(Workload):
                         headers=headers_among(self._secrets, API_KEY),
                     )
                     stack.push_async_callback(self._model.close)
+                    self._services = await stack.enter_async_context(
+                        services_for(self._options, services_of(self._prepared.mcp), self._secrets, self._folder)
+                    )
             if self._prepared.tasks:
                 self._tasks = TaskSession.of(
                     self._options, self._options.agent, self._folder, self._secrets, self._backend
@@ -322,7 +328,12 @@ class TrajectoryWorkload(Workload):
                 result = await tasks.program.run(context, world, done, settings.time_limit)
             else:
                 environment = ToolEnvironment(
-                    world.sandbox, context.clock, options.tool_timeout, MAX_TOOL_OUTPUT, parent=parent
+                    world.sandbox,
+                    context.clock,
+                    options.tool_timeout,
+                    MAX_TOOL_OUTPUT,
+                    parent=parent,
+                    services=self._services,
                 )
                 result = await self._agent(
                     context,

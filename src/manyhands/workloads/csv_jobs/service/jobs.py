@@ -26,7 +26,7 @@ from manyhands.agents.run_settings import (
     warn_of_budget,
     with_endpoint,
 )
-from manyhands.agents.toolbox import changed_functions
+from manyhands.agents.toolbox import changed_functions, services_of
 from manyhands.agents.worlds.furnishing import as_secret, check_world, with_template
 from manyhands.agents.worlds.settings import looked_up
 from manyhands.agents.worlds.templates import check_apart
@@ -51,6 +51,7 @@ from manyhands.runs.steering.owner import RETRY
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.worlds.planning import planned_images
+from manyhands.tools.services.registry import service_secrets
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import SHORT, find_job, job_folder
 from manyhands.workloads.csv_jobs.prepared import (
@@ -162,7 +163,7 @@ class JobService:
         options = with_machine_limit(self._with_endpoint(spec.resolved(), notice), self._environ)
         options, memory = with_memory_limit(options)
         options = await asyncio.to_thread(with_template, options, None, notice)
-        job = await prepare(options, job_id, depth=depth, notice=notice)
+        job = await prepare(options, job_id, depth=depth, notice=notice, environ=self._environ)
         self._check(job, notice)
         await asyncio.to_thread(_check_worlds, job, folder)
         job = await self._pinned(job, notice)
@@ -181,7 +182,7 @@ class JobService:
             workload.abandon()  # the thread then removes what it has made
             raise
         keep_files(options, folder)
-        started = start and await self._launched(folder, RunnerStart(self._secrets(options)))
+        started = start and await self._launched(folder, RunnerStart(self._secrets(options, job.mcp)))
         total = job_status(folder).total_items
         return Spawned(job_id, job.name, folder, started, job.output_csv_path, total)
 
@@ -220,7 +221,7 @@ class JobService:
         limit = with_machine_limit(options, self._environ).max_concurrency_limit
         if limit != options.max_concurrency_limit:
             given["max_concurrency_limit"] = limit
-        secrets = self._secrets(options)
+        secrets = self._secrets(options, recorded.mcp)
         now = await asyncio.to_thread(with_template, options, recorded.options, notice)
         if now.workspace_digest != recorded.options.workspace_digest:
             given["workspace_digest"] = now.workspace_digest
@@ -460,11 +461,13 @@ class JobService:
         if rows:
             await planned_images(options, demand, notice, recorded=job.pins, needed=demand.references)
 
-    def _secrets(self, options: JobSpec) -> dict[str, str]:
+    def _secrets(self, options: JobSpec, tools: Json = None) -> dict[str, str]:
+        """``tools``: the record of the agents' tools."""
         if options.worker_kind != "agent":
             return {}
         headers = as_secrets(headers_for(options, self._environ), API_KEY)
         others = headers | as_secret(looked_up(options.container_env, self._environ))
+        others |= service_secrets(services_of(tools), options, self._environ)
         if API_KEY in self._given and options.api_key is None:
             return key_secrets(API_KEY, keys_in(self._given, API_KEY)) | others
         return key_secrets(API_KEY, usable_keys(options, self._environ)) | others

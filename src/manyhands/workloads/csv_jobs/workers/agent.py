@@ -24,9 +24,10 @@ from manyhands.agents.run_settings import (
     parent_run,
     sandbox_limits,
     seeded,
+    services_for,
 )
 from manyhands.agents.task import TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask
-from manyhands.agents.toolbox import RunTools, Toolbox
+from manyhands.agents.toolbox import RunTools, Toolbox, services_of
 from manyhands.agents.worlds.furnishing import Furnished, Furnishing, world_name, world_note
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError, ToolError
@@ -41,6 +42,7 @@ from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.worlds.backend import opened_backend
 from manyhands.tools.protocol import ParentRun, Tool, ToolEnvironment, ToolResult
 from manyhands.tools.schema import Arguments, checked
+from manyhands.tools.services.registry import ToolServices
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL, quoted, same_id
 from manyhands.workloads.csv_jobs.rows.worlds import RowWorlds
@@ -79,15 +81,17 @@ class AgentWorker:
         run_folder: Path,
         secrets: Mapping[str, str] | None = None,
         depth: int = 0,
+        services: ToolServices | None = None,
     ) -> None:
-        """``tools``: tools of agents besides the report tool; ``backend``: where those run; ``secrets``: what is not recorded of
-        the settings, for jobs that agents start themselves."""
+        """``tools``: tools of agents besides the report tool; ``backend``: where those run; ``services``: what else they
+        need; ``secrets``: what is not recorded of the settings, for jobs that agents start themselves."""
         self._options = options
         self._agent = load_agent(options.agent)
         self._tasks = AgentTasks(options, tools)
         check_tool_choice(options, self._tasks.toolbox(OutputSchema.of(options.output_schema)).names)
         self._model = model
         self._backend = backend
+        self._services = services
         self._run_folder = run_folder
         self._secrets = dict(secrets or {})
         self._depth = depth
@@ -120,6 +124,7 @@ class AgentWorker:
             run_tools = await stack.enter_async_context(RunTools.opened(mcp, replay=replay))
             tools = tools_of(options, run_tools)
             model: ChatModel = NeverCalled()
+            services: ToolServices | None = None
             backend: SandboxBackend = NeverCalled()
             if not replay:
                 if any(tool.changes_world for tool in tools) or worlds_of(options, secrets, run_folder).needs_sandbox:
@@ -127,7 +132,17 @@ class AgentWorker:
                 headers = headers_among(secrets, API_KEY)
                 model = model_of(options, keys_in(secrets, API_KEY), run_folder, options, headers=headers)
                 stack.push_async_callback(model.close)
-            yield cls(options, tools, model=model, backend=backend, run_folder=run_folder, secrets=secrets, depth=depth)
+                services = await stack.enter_async_context(services_for(options, services_of(mcp), secrets, run_folder))
+            yield cls(
+                options,
+                tools,
+                model=model,
+                backend=backend,
+                run_folder=run_folder,
+                secrets=secrets,
+                depth=depth,
+                services=services,
+            )
 
     async def run(self, context: Context, assignment: Assignment) -> Accepted:
         """As of ``Worker``; and raises what the model client does."""
@@ -149,6 +164,7 @@ class AgentWorker:
                 context.clock,
                 self._options.tool_timeout,
                 parent=self._parent(context, assignment.job_id),
+                services=self._services,
             )
             reporting = Reporting.begin(assignment, environment)
             result = await self._agent(

@@ -18,9 +18,10 @@ from manyhands.agents.run_settings import (
     own_folders,
     sandbox_limits,
     seeded,
+    services_for,
 )
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask, moment
-from manyhands.agents.toolbox import RunTools, Toolbox, outside_record, with_functions
+from manyhands.agents.toolbox import RunTools, Toolbox, outside_record, services_of, with_functions
 from manyhands.agents.worlds.archives import FETCHED, SENT, fetch, send
 from manyhands.agents.worlds.furnishing import Furnishing, as_secret, check_world, world_name, world_note
 from manyhands.agents.worlds.item_world import ItemWorld
@@ -28,6 +29,7 @@ from manyhands.agents.worlds.settings import looked_up
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message
 from manyhands.core.settings import Secret
 from manyhands.engine.contract import Context
@@ -57,6 +59,7 @@ from manyhands.task_folders.rules import TaskRules
 from manyhands.task_folders.session import TaskSession
 from manyhands.task_folders.settings import ORACLE
 from manyhands.tools.protocol import Tool, ToolEnvironment
+from manyhands.tools.services.registry import ToolServices, service_secrets
 from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.targets.answers import Answer, read_record
 from manyhands.workloads.evals.targets.keys import TargetBlock
@@ -121,7 +124,9 @@ class ModelTargetSettings(TargetSettings):
 
     async def open(self, opening: TargetOpening) -> LiveTarget:
         options = self.options
-        run_tools = await opening.stack.enter_async_context(RunTools.opened(await outside_record(options)))
+        record = await outside_record(options, opening.environ)
+        run_tools = await opening.stack.enter_async_context(RunTools.opened(record))
+        services = await self._services(opening, services_of(record))
         tools = run_tools.tools(self.toolsets)
         backend: SandboxBackend = NeverCalled()
         furnishing = self.furnishing(opening)
@@ -136,6 +141,7 @@ class ModelTargetSettings(TargetSettings):
             mark=opening.mark,
             furnishing=furnishing,
             tasks=_task_session(options, opening, backend) if opening.has_tasks else None,
+            services=services,
         )
         changes = (
             opening.has_tasks
@@ -144,6 +150,11 @@ class ModelTargetSettings(TargetSettings):
             or furnishing.project is not None
         )
         return agent if changes else opening.cached(agent, {})
+
+    async def _services(self, opening: TargetOpening, records: Mapping[str, Json]) -> ToolServices:
+        options = self.options.changed({"api_key": self.api_key}) if self.api_key else self.options
+        secrets = service_secrets(records, options, opening.environ)
+        return await opening.stack.enter_async_context(services_for(options, records, secrets, opening.run_folder))
 
     def furnishing(self, opening: TargetOpening) -> Furnishing:
         """What its sandboxes are given. Raises UserError for a variable that is not set."""
@@ -323,9 +334,11 @@ class AgentTarget:
         mark: str,
         furnishing: Furnishing | None = None,
         tasks: TaskSession | None = None,
+        services: ToolServices | None = None,
     ) -> None:
-        """``furnishing``: what sandboxes are given; ``tasks``: where tests are task folders."""
+        """``furnishing``: what sandboxes are given; ``tasks``: where tests are task folders; ``services``: what tools need besides."""
         self._options = options
+        self._services = services
         self._furnishing = furnishing or Furnishing(limits=sandbox_limits(options))
         self._tasks = tasks
         self._agent = load_agent(None if options.agent == ORACLE else options.agent)
@@ -431,7 +444,7 @@ class AgentTarget:
     async def _converse(
         self, context: Context, test: Test, world: World, time_limit: float | None = None
     ) -> AgentResult:
-        environment = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout)
+        environment = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout, services=self._services)
         settings = replace(self._settings, time_limit=time_limit)
         return await self._agent(
             context,
@@ -516,7 +529,7 @@ def system_prompt(options: AgentTargetOptions, *, with_tools: bool) -> Sequence[
 
 def _conversation_record(result: AgentResult, seconds: float) -> dict[str, Any]:
     """A conversation as a record, the like of those that commands write."""
-    figures = figures_of(result.usage, 1000 * seconds)
+    figures = figures_of(result.usage + result.tool_usage, 1000 * seconds)
     record: dict[str, Any] = {
         "output": list(output_of(result.messages)),
         **{name: value for name, value in figures.items() if value is not None},

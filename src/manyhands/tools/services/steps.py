@@ -1,0 +1,239 @@
+"""Steps of a tool's own: what a call pays for, each request recorded as soon as it is answered.
+
+A tool that asks a model or a paid service does so by the ``ToolSteps`` of its environment. After a crash in the middle of the call, what
+was answered is replayed, and only the request in flight is made again. What the requests cost is the run's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.failures import FAILURES, Cause
+from manyhands.core.jsonio import Json, dumps
+from manyhands.core.messages import Message
+from manyhands.core.usage import ZERO, Reserve, Usage
+from manyhands.engine.contract import CallReport, Context, Effect
+from manyhands.models.openai.errors import Retries
+from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
+from manyhands.tools.services.artifacts import ArtifactStore
+
+_Value = TypeVar("_Value")
+ASK = "ask"
+"""A step that asked a model: ``settings`` and ``messages`` in its request; in its output ``message``, ``finish_reason`` and ``usage``, or
+``failure``."""
+REQUEST = "request"
+"""A step that asked a service: ``service`` and ``request`` in its request; in its output ``answer`` and ``usage``, or ``failure``."""
+
+_PASSED_ON = frozenset(cause for cause, rule in FAILURES.items() if rule.stops_run) - {Cause.AUTHENTICATION}
+"""Failures that are the run's, not the tool's: no money left. A tool's key may be wrong where the run's own is right."""
+_NOT_SENT = ("call_timeout", "implied_think", "send_reasoning")
+
+
+class ServiceError(ToolError):
+    """A request to a service failed; the message is for the model.
+
+    ``passing``: trying again may help. ``rate_limited``: the service asks for a pause, of ``retry_after`` seconds if it said so.
+    ``unknown``: it may have been answered, and paid for.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        passing: bool = False,
+        rate_limited: bool = False,
+        retry_after: float | None = None,
+        unknown: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.passing = passing
+        self.rate_limited = rate_limited
+        self.retry_after = retry_after
+        self.unknown = unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Who bills a request, and how much."""
+
+    service: str
+    """The service's name; with ``operation`` the name that a price table has."""
+    operation: str
+    price: float | None = None
+    """US dollars for one request; None where that is not known."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.service}/{self.operation}"
+
+    def usage(self, cost: float | None = None) -> Usage:
+        """Of one request that was answered. ``cost``: what the service itself says that it cost, in US dollars."""
+        known = self.price if cost is None else cost
+        return Usage(calls=1, unpriced_calls=1) if known is None else Usage(calls=1, cost=known)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAnswer:
+    """What a service answered."""
+
+    content: Json
+    cost: float | None = None
+    """US dollars, where the service says so."""
+
+
+class ToolSteps:
+    """The steps that one call of a tool is made of.
+
+    ``open_parts`` opens the branch of the attempt that they are taken in, which is done when the first one is. ``artifacts``: where the
+    pictures are that messages refer to.
+    """
+
+    __slots__ = ("_artifacts", "_context", "_open_parts", "_retries", "_used")
+
+    def __init__(
+        self,
+        open_parts: Callable[[], Context],
+        *,
+        artifacts: ArtifactStore | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        self._open_parts = open_parts
+        self._context: Context | None = None
+        self._artifacts = artifacts
+        self._retries = retries or Retries()
+        self._used: list[Usage] = []
+
+    @property
+    def usage(self) -> Usage:
+        """What all steps used so far, those of branches and replayed ones included."""
+        return sum(self._used, ZERO)
+
+    def branch(self, name: str) -> ToolSteps:
+        """Steps that are taken at the same time as others. ``name``: the same on a replay, and unique within the call."""
+        context = self._opened()
+        made = ToolSteps(lambda: context.scope(name), artifacts=self._artifacts, retries=self._retries)
+        made._used = self._used
+        return made
+
+    async def ask(self, model: ChatModel, settings: ChatSettings, messages: Sequence[Message]) -> Completion:
+        """Ask a model once. Pictures are given as ``artifacts.reference``, so that the journal holds no bytes of them.
+
+        Raises ToolError if the model gives no answer, and ItemError if the run's budget does not allow for the call.
+        """
+        context = self._opened()
+        request = {"settings": _sent(settings), "messages": list(messages)}
+
+        async def effect() -> Effect:
+            sent = list(messages) if self._artifacts is None else await self._artifacts.embedded(messages)
+            try:
+                found = await model.complete(ChatRequest(settings, sent), context.limits, context.clock)
+            except ItemError as error:
+                if error.cause in _PASSED_ON:
+                    raise
+                return Effect({"failure": f"{settings.model} gave no answer ({error.cause}): {error.message}"})
+            output = {"message": found.message, "finish_reason": found.finish_reason, "usage": found.usage.to_json()}
+            return Effect(output, found.usage)
+
+        output = await context.step(ASK, request, effect)
+        self._settle(output)
+        usage = Usage.from_json(output["usage"])
+        return Completion(output["message"], output["finish_reason"], usage)
+
+    async def request(
+        self, charge: Charge | None, request: Json, send: Callable[[], Awaitable[ServiceAnswer]], *, service: str = ""
+    ) -> Json:
+        """Ask a service once, and again where that may help; the answer's content. ``request`` names everything that the answer depends
+        on, without keys. ``charge``: None for what costs nothing, which no budget holds back; then ``service`` names it.
+
+        Raises ServiceError if there is no answer, and ItemError if the run's budget does not allow for the request.
+        """
+        context = self._opened()
+        name = service if charge is None else charge.name
+
+        async def effect() -> Effect:
+            try:
+                answer = await self._sent(context, charge, dumps(request).decode("utf-8", "replace"), send)
+            except ServiceError as error:
+                return Effect({"failure": str(error)})
+            usage = ZERO if charge is None else charge.usage(answer.cost)
+            return Effect({"answer": answer.content, "usage": usage.to_json()}, usage)
+
+        output = await context.step(REQUEST, {"service": name, "request": request}, effect)
+        self._settle(output)
+        return output["answer"]
+
+    async def _sent(
+        self, context: Context, charge: Charge | None, identity: str, send: Callable[[], Awaitable[ServiceAnswer]]
+    ) -> ServiceAnswer:
+        """The answer of the first try that has one, rate limits waited out."""
+        for tries in range(1, self._retries.tries + 1):
+            try:
+                return await (send() if charge is None else self._limited(context, charge, send))
+            except ServiceError as error:
+                if tries == self._retries.tries or not (error.passing or error.rate_limited):
+                    raise
+                pause = self._retries.pause(tries, identity)
+                await context.clock.sleep(min(max(pause, error.retry_after or 0.0), self._retries.max_delay))
+        raise AssertionError("a call has at least one try")
+
+    @staticmethod
+    async def _limited(context: Context, charge: Charge, send: Callable[[], Awaitable[ServiceAnswer]]) -> ServiceAnswer:
+        """One try, within the run's limits and budget."""
+        reserve = Reserve(cost=charge.price or 0.0, model=charge.name, priced=charge.price is not None)
+        permit = await context.limits.acquire(f"service {charge.service}", reserve)
+        report = CallReport(failed=True, unknown=True)
+        try:
+            answer = await send()
+            report = CallReport(charge.usage(answer.cost))
+            return answer
+        except ServiceError as error:
+            report = CallReport(
+                failed=True, rate_limited=error.rate_limited, retry_after=error.retry_after, unknown=error.unknown
+            )
+            raise
+        finally:
+            context.limits.release(permit, report)
+
+    def _opened(self) -> Context:
+        if self._context is None:
+            self._context = self._open_parts()
+        return self._context
+
+    def _settle(self, output: dict[str, Any]) -> None:
+        """Count what a step used. Raises ServiceError if it failed."""
+        if (failure := output.get("failure")) is not None:
+            raise ServiceError(failure)
+        self._used.append(Usage.from_json(output["usage"]))
+
+
+def _sent(settings: ChatSettings) -> dict[str, Any]:
+    """What of the settings makes a call another call."""
+    return {
+        field.name: value
+        for field in fields(settings)
+        if field.name not in _NOT_SENT and (value := getattr(settings, field.name)) is not None
+    }
+
+
+def within(settings: ChatSettings, seconds: float) -> ChatSettings:
+    """The settings for a call that has so many seconds left."""
+    return replace(settings, call_timeout=max(1.0, min(settings.call_timeout, seconds)))
+
+
+async def together(parts: Sequence[Coroutine[Any, Any, _Value]]) -> list[_Value]:
+    """The values of coroutines run at the same time, in their order. If one raises, the others are cancelled and waited
+    for, and its exception is raised, not a group of one."""
+    if len(parts) == 1:
+        return [await parts[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part) for part in parts]
+    except BaseExceptionGroup as failures:
+        if len(failures.exceptions) > 1:
+            raise
+        raise failures.exceptions[0] from failures.exceptions[0].__cause__
+    return [task.result() for task in tasks]
