@@ -74,9 +74,10 @@ class SandboxContract(WorldContract):
         assert await sandbox.read_file(f"{sandbox.workspace}/new/dir/file.bin") == data
         assert (await sandbox.run(["cat", "new/dir/file.bin"], timeout=10)).output == data
         await shell(sandbox, "printf 'a b' >'odd name '; chmod 755 'odd name '; ln -s 'odd name ' link; mkfifo pipe")
-        await sandbox.write_file("odd name ", b"changed")
-        assert await said(sandbox, "stat -c %a 'odd name '; cat 'odd name '") == "755\nchanged"
-        assert await sandbox.read_file("link") == b"changed"
+        await sandbox.write_file("odd name ", b"- changed")
+        assert await said(sandbox, "stat -c %a 'odd name '; cat 'odd name '") == "755\n- changed"
+        assert await sandbox.read_file("link") == b"- changed"
+        assert (await sandbox.run(["cat"], input=b"-n", timeout=10)).output == b"-n"
         await sandbox.write_file("link", b"through")
         assert await said(sandbox, "cat 'odd name '; test -L link && echo still") == "throughstill"
         assert await sandbox.read_file("/etc/passwd")

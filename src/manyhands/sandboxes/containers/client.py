@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 from urllib.parse import quote
 
@@ -97,6 +97,20 @@ class EngineClient:
             if response.status >= 400:
                 raise DockerError(response.status, await _message(response))
             yield response
+
+    async def upgraded(self, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        """The answer to a POST, whose connection then carries a stream both ways; to be closed. Raises DockerError as ``request`` does."""
+        docker = await self._connected()
+        response = await docker.session.post(
+            f"{docker.docker_host}/{docker.api_version}/{path}",
+            json=body,
+            headers={"Connection": "Upgrade", "Upgrade": "tcp"},
+            timeout=aiohttp.ClientTimeout(connect=_CONNECT_SECONDS),
+        )
+        if response.status >= 400:
+            with closing(response):
+                raise DockerError(response.status, await _message(response))
+        return response
 
     async def close(self) -> None:
         """Idempotent."""

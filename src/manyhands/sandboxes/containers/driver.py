@@ -70,6 +70,7 @@ class ContainerDriver:
         self._runtime = runtime
         self._lifelines: dict[str, Stream] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
+        self._places: dict[str, tuple[str | None, bool]] = {}
         self._passwd: dict[str, str] = {}
         self._unenforced: tuple[str, ...] | None = None
         self._bounds_storage: bool | None = None
@@ -209,7 +210,8 @@ class ContainerDriver:
     async def snapshot(self, world: str, labels: Mapping[str, str]) -> str:
         """Without a pause: the caller sees to it that nothing changes meanwhile. Not for images that declare volumes: what is in them
         belongs to no snapshot."""
-        if await self._has_volumes(world):
+        _, volumes = await self._place(world)
+        if volumes:
             raise self._client.lost("keep a container's files", "what its image declares as volumes would be left out")
         word = _plain_word if await self._client.is_podman() else _quoted_word
         changes = [f"LABEL {word(name)}={word(value)}" for name, value in labels.items()]
@@ -243,20 +245,19 @@ class ContainerDriver:
         return list((found.get("RootFS") or {}).get("Layers") or ())
 
     async def size(self, world: str) -> int | None:
+        upper, _ = await self._place(world)
+        if upper is not None and is_local(self._client.address) and os.access(upper, os.R_OK | os.X_OK):
+            found = await asyncio.to_thread(_bytes_below, upper)
+            if found is not None:
+                return found
         async with self._client.calls("ask for a container's size") as docker:
-            container = docker.containers.container(world)
-            said = await container.show()
-            upper = ((said.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir")
-            if isinstance(upper, str) and is_local(self._client.address) and os.access(upper, os.R_OK | os.X_OK):
-                found = await asyncio.to_thread(_bytes_below, upper)
-                if found is not None:
-                    return found
-            counted = (await container.show(size=True)).get("SizeRw")
+            counted = (await docker.containers.container(world).show(size=True)).get("SizeRw")
         return counted if isinstance(counted, int) else None
 
     async def delete(self, world: str) -> None:
         self._let_go(world)
         self._labels.pop(world, None)
+        self._places.pop(world, None)
         await self._removed(world)
         for snapshot in list(self._in_use):
             await self.delete_snapshot(snapshot)
@@ -387,10 +388,16 @@ class ContainerDriver:
             state: Mapping[str, Any] = (await docker.containers.container(world).show())["State"]
             return state
 
-    async def _has_volumes(self, world: str) -> bool:
-        async with self._client.calls("look for a container") as docker:
-            mounts = (await docker.containers.container(world).show()).get("Mounts") or ()
-        return any(each.get("Type") == "volume" for each in mounts)
+    async def _place(self, world: str) -> tuple[str | None, bool]:
+        """The folder with what a container has beyond its image, if the engine tells it, and whether there are volumes besides. Neither
+        changes as long as the container is there."""
+        if world not in self._places:
+            async with self._client.calls("look for a container") as docker:
+                said = await docker.containers.container(world).show()
+            upper = ((said.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir")
+            volumes = any(each.get("Type") == "volume" for each in said.get("Mounts") or ())
+            self._places[world] = (upper if isinstance(upper, str) else None, volumes)
+        return self._places[world]
 
     async def _known_labels(self, world: str) -> Mapping[str, str]:
         if world not in self._labels:

@@ -1,7 +1,8 @@
 """A command in a container, with its three streams.
 
-aiodocker takes the streams apart; beyond it are the half close (it closes both directions at once, here only the input ends), telling a
-command that could not be started from one that wrote something (engines write the reason into the command's own output), and the exit code.
+aiodocker's own stream goes through a queue and a task for each piece, which takes most of the processor time of a short command, and closes
+both directions at once. Here bytes go straight to whoever reads them, and the input can end alone. A command that could not be started is
+told from one that wrote something: engines write the reason into the command's own output.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import aiohttp
 from aiodocker.exceptions import DockerError
 from aiodocker.execs import Exec
 from aiodocker.stream import Stream
+from aiohttp.client_proto import ResponseHandler
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.containers.client import EngineClient
 
+_HEADER = 8
 _POLL, _MAX_POLL = 0.004, 0.1
 _CODE_SECONDS = 5.0
 """How long an engine may take to know the exit code after the output has ended."""
@@ -56,25 +59,51 @@ def mark_closed(stream: Stream) -> None:
     stream._closed = True
 
 
+class _Frames:
+    """Takes an engine's stream apart: a byte that tells output from errors, three empty ones, four with the length of what follows (Docker
+    Engine API, "Attach to a container"). aiohttp hands the bytes on, as to its parser of a WebSocket."""
+
+    def __init__(self, take: Callable[[int, bytes], None], end: Callable[[], None]) -> None:
+        self._take = take
+        self.feed_eof = end
+        self._rest = b""
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        rest, at = self._rest + data, 0
+        while (begin := at + _HEADER) <= len(rest):
+            end = begin + int.from_bytes(rest[begin - 4 : begin], "big")
+            if end > len(rest):
+                break
+            self._take(rest[at], rest[begin:end])
+            at = end
+        self._rest = rest[at:]
+        return False, b""
+
+
 class ContainerExec:
-    """A started command. Made by ``started``."""
+    """A started command. Made by ``started``. ``response``: the one whose connection has become its streams."""
 
     def __init__(
         self,
         client: EngineClient,
         exec: Exec,
-        stream: Stream,
+        response: aiohttp.ClientResponse,
         output: Callable[[bytes], None],
         errors: Callable[[bytes], None],
     ) -> None:
         self._client = client
         self._exec = exec
-        self._stream = stream
+        self._response = response
         self._sinks = {1: output, 2: errors}
         self._held: list[tuple[int, bytes]] | None = []
-        self._said, self._confirmed = asyncio.Event(), asyncio.Event()
+        self._held_bytes = 0
+        self._said, self._ended = asyncio.Event(), asyncio.Event()
         self._input_open = True
-        self._reading = asyncio.ensure_future(self._read())
+        protocol = self._protocol()
+        if protocol is None:
+            self._end()
+        else:
+            protocol.set_parser(_Frames(self._hand_on, self._end), None)
 
     async def confirm(self) -> None:
         """Wait until the command has begun, and only then hand its output on. Raises ItemError if it could not be started."""
@@ -91,14 +120,16 @@ class ContainerExec:
         held, self._held = self._held or [], None
         for number, data in held:
             self._hand_on(number, data)
-        self._confirmed.set()
+        if self._held_bytes > _MAX_HELD and (transport := self._transport()) is not None:
+            transport.resume_reading()
 
     async def write(self, data: bytes) -> None:
-        transport = self._transport()
-        if transport is None or transport.is_closing() or not self._input_open:
+        protocol, transport = self._protocol(), self._transport()
+        if protocol is None or transport is None or transport.is_closing() or not self._input_open:
             raise ConnectionError("the command's input is closed")
         try:
-            await self._stream.write_in(data)
+            transport.write(data)
+            await protocol._drain_helper()  # aiohttp has no public name for it
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             raise ConnectionError(str(error)) from error
 
@@ -109,7 +140,7 @@ class ContainerExec:
             transport.write_eof()
 
     async def wait(self) -> int | None:
-        await asyncio.wait([self._reading])
+        await self._ended.wait()
         deadline = asyncio.get_running_loop().time() + _CODE_SECONDS
         pause = _POLL
         while asyncio.get_running_loop().time() < deadline:
@@ -124,38 +155,33 @@ class ContainerExec:
         return None
 
     async def close(self) -> None:
-        self._reading.cancel()
-        await asyncio.wait([self._reading])
-        if self._transport() is not None:
-            with suppress(aiohttp.ClientError, OSError, RuntimeError):
-                await self._stream.close()
-        mark_closed(self._stream)
+        with suppress(OSError, RuntimeError):
+            await self.close_input()
+        self._response.close()
+        self._end()
+
+    def _protocol(self) -> ResponseHandler | None:
+        connection = self._response.connection
+        return None if connection is None else connection.protocol
 
     def _transport(self) -> asyncio.Transport | None:
-        response = response_of(self._stream)
-        connection = None if response is None else response.connection
-        return None if connection is None else connection.transport
+        protocol = self._protocol()
+        return None if protocol is None else protocol.transport
 
-    async def _read(self) -> None:
-        held = 0
-        try:
-            while (message := await self._stream.read_out()) is not None:
-                held += len(message.data)
-                if held > _MAX_HELD:
-                    await self._confirmed.wait()
-                if self._held is None:
-                    self._hand_on(message.stream, message.data)
-                else:
-                    self._held.append((message.stream, message.data))
-                self._said.set()
-        except (aiohttp.ClientError, OSError):
-            pass  # a broken connection is an end without a code
-        finally:
-            self._said.set()
+    def _end(self) -> None:
+        self._said.set()
+        self._ended.set()
 
     def _hand_on(self, number: int, data: bytes) -> None:
-        if data and number in self._sinks:
-            self._sinks[number](data)
+        if self._held is None:
+            if data and number in self._sinks:
+                self._sinks[number](data)
+            return
+        self._held.append((number, data))
+        self._said.set()
+        before, self._held_bytes = self._held_bytes, self._held_bytes + len(data)
+        if before <= _MAX_HELD < self._held_bytes and (transport := self._transport()) is not None:
+            transport.pause_reading()
 
     async def _runs(self) -> bool:
         """Whether it has begun: a process id at Docker, which says "running" too early; Podman answers after the start."""
@@ -184,12 +210,11 @@ async def started(
 ) -> ContainerExec:
     """Start a command that the engine knows. Raises ItemError."""
     async with client.calls("start a command"):
-        stream = exec.start(detach=False)
         try:
-            await stream.__aenter__()
+            response = await client.upgraded(f"exec/{exec.id}/start", {"Detach": False, "Tty": False})
         except DockerError as error:
             raise not_startable(client.kind, error.message) from error
-    command = ContainerExec(client, exec, stream, output, errors)
+    command = ContainerExec(client, exec, response, output, errors)
     try:
         await command.confirm()
     except BaseException:

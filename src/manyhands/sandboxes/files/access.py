@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -14,7 +15,7 @@ from manyhands.sandboxes.project import read_only
 
 _SECONDS = 60.0
 _ARCHIVE_SECONDS = 600.0
-_MISSING, _IS_FOLDER, _NOT_REGULAR, _UNREADABLE, _IN_PROJECT = 20, 21, 22, 23, 24
+_MISSING, _IS_FOLDER, _NOT_REGULAR, _UNREADABLE, IN_PROJECT = 20, 21, 22, 23, 24
 # Where there is only one user, files can be given to nobody else.
 _PUT = """\
 mkdir -p -- "$1" || exit 1
@@ -30,18 +31,44 @@ _READ = """\
 [ -e "$1" ] || exit 20; [ -d "$1" ] && exit 21; [ -f "$1" ] || exit 22; [ -r "$1" ] || exit 23
 exec head -c "$2" -- "$1"
 """
+# $1 path, $2 a word that no file's name has, $3 the project's folder, if there is one.
 _WRITE = """\
-target=$(readlink -m -- "$1") || exit 1
-if [ -n "$3" ]; then case "$target" in "$3"|"$3"/*) exit 24;; esac; fi
+target=$1; links=0
+while [ -L "$target" ]; do
+  links=$((links + 1)); [ $links -gt 40 ] && { echo "too many links"; exit 1; }
+  next=$(readlink -- "$target" && echo .) || exit 1
+  next=${next%??}
+  case $next in /*) target=$next ;; *) target=${target%/*}/$next ;; esac
+done
 [ -d "$target" ] && exit 21
 if [ -e "$target" ] && [ ! -f "$target" ]; then exit 22; fi
-mkdir -p -- "$(dirname -- "$target")" || exit 1
+folder=${target%/*}; folder=${folder:-/}
+if [ "$3" ]; then
+  near=$folder
+  while [ ! -d "$near" ]; do [ -e "$near" ] && break; near=${near%/*}; near=${near:-/}; done
+  case "$(cd -P -- "$near" 2>/dev/null && pwd -P)" in "$3"|"$3"/*) exit 24 ;; esac
+fi
+[ -d "$folder" ] || mkdir -p -- "$folder" || exit 1
 aside="$target.$2.tmp"
 trap 'rm -f -- "$aside"' EXIT
-cat >"$aside" || exit 1
-if [ -e "$target" ]; then chmod --reference="$target" -- "$aside"; fi
-mv -f -- "$aside" "$target"
+if [ ! -e "$target" ]; then :
+elif [ -O "$target" ]; then
+  : >"$aside" || exit 1
+  chmod --reference="$target" -- "$aside" 2>/dev/null || chmod "$(stat -c %a -- "$target")" "$aside" || exit 1
+else
+  cp -p --attributes-only -- "$target" "$aside" 2>/dev/null || cp -p -- "$target" "$aside" || exit 1
+fi
+DATA >"$aside" || exit 1
+mv -f -- "$aside" "$target" || exit 1
+trap - EXIT
 """
+WRITE_INPUT = _WRITE.replace("DATA", "cat")
+"""Writes its input."""
+MAX_IN_SCRIPT = 1 << 16
+"""Bytes, as they are and quoted, that are written as a part of the script: one word of a command takes 128 KiB (execve(2))."""
+_SPECIAL = re.compile('[^ \\n\\t!"#$&()*+,./0-9:;<=>?@A-Z[\\]^_`a-z{|}~]')
+_ESCAPED = [f"\\{value:03o}" for value in range(256)]
+_ESCAPED[ord("%")] = "%%"
 _REASONS = {
     _MISSING: "no such file: {path}",
     _IS_FOLDER: "{path} is a folder, not a file",
@@ -90,6 +117,17 @@ def write_plain(root: Path, parts: list[str], shown: str, data: bytes) -> bool:
     return True
 
 
+def write_script(data: bytes) -> str | None:
+    """A script that writes a file aside, then renames it; None for more than a script may hold."""
+    given = f"printf {printf_format(data)}" if len(data) <= MAX_IN_SCRIPT else ""
+    return _WRITE.replace("DATA", given) if given and len(given) <= MAX_IN_SCRIPT else None
+
+
+def printf_format(data: bytes) -> str:
+    """Bytes as the quoted format of ``printf``, which every shell writes as they are. A hyphen would begin an option."""
+    return "'" + _SPECIAL.sub(lambda found: _ESCAPED[ord(found[0])], data.decode("latin-1")) + "'"
+
+
 async def read_inside(run: RunInside, path: str, max_bytes: int) -> bytes:
     """Read a file by a command inside. Raises ToolError."""
     result = await run(["sh", "-c", _READ, "sh", path, str(max_bytes + 1)], timeout=_SECONDS, max_output=max_bytes + 1)
@@ -101,10 +139,15 @@ async def read_inside(run: RunInside, path: str, max_bytes: int) -> bytes:
 async def write_inside(
     run: RunInside, path: str, data: bytes, aside: str, *, project: str | None, workspace: str
 ) -> None:
-    """Write a file by a command inside, through links as they lead. ``aside``: a word that no file's name has. ``project``: a
-    folder that can't be written to; ``workspace``: the one that can. Raises ToolError."""
-    result = await run(["sh", "-c", _WRITE, "sh", path, aside, project or ""], timeout=_SECONDS, input=data)
-    if project is not None and result.exit_code == _IN_PROJECT:
+    """Write a file by a command inside, through links as they lead. ``path``: absolute; ``aside``: a word that no file's name has;
+    ``project``: a folder that can't be written to; ``workspace``: the one that can. Raises ToolError."""
+    words = ["sh", path, aside, project or ""]
+    script = write_script(data)
+    if script is not None:
+        result = await run(["sh", "-c", script, *words], timeout=_SECONDS)
+    else:
+        result = await run(["sh", "-c", WRITE_INPUT, *words], timeout=_SECONDS, input=data)
+    if project is not None and result.exit_code == IN_PROJECT:
         raise ToolError(read_only(path, project, workspace))
     _check(result, "write", path)
 

@@ -9,51 +9,25 @@ from typing import BinaryIO
 
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
-from manyhands.sandboxes.files.access import MAX_ARCHIVE, check_result, check_size
+from manyhands.sandboxes.files.access import (
+    IN_PROJECT,
+    MAX_ARCHIVE,
+    WRITE_INPUT,
+    check_result,
+    check_size,
+    write_script,
+)
 from manyhands.sandboxes.project import PROJECT, read_only
 from manyhands.sandboxes.remote.place import Place
-from manyhands.sandboxes.remote.scripts import printf_format
-from manyhands.sandboxes.remote.service import MAX_INPUT, Service
+from manyhands.sandboxes.remote.service import Service
 
 _SECONDS = 60.0
 _ARCHIVE_SECONDS = 600.0
-_IN_PROJECT = 24
 # $1 path, $2 bytes.
 _READ = """\
 [ -e "$1" ] || exit 20; [ -d "$1" ] && exit 21; [ -f "$1" ] || exit 22; [ -r "$1" ] || exit 23
 if command -v head >/dev/null 2>&1; then exec head -c "$2" -- "$1"; fi
 exec dd if="$1" bs=65536 count=$(($2 / 65536 + 1))
-"""
-# $1 path, $2 a word that no file's name has, $3 the project's folder, if there is one.
-_WRITE = """\
-target=$1; links=0
-while [ -L "$target" ]; do
-  links=$((links + 1)); [ $links -gt 40 ] && { echo "too many links"; exit 1; }
-  next=$(readlink -- "$target" && echo .) || exit 1
-  next=${next%??}
-  case $next in /*) target=$next ;; *) target=${target%/*}/$next ;; esac
-done
-[ -d "$target" ] && exit 21
-if [ -e "$target" ] && [ ! -f "$target" ]; then exit 22; fi
-folder=${target%/*}; folder=${folder:-/}
-if [ "$3" ]; then
-  near=$folder
-  while [ ! -d "$near" ]; do [ -e "$near" ] && break; near=${near%/*}; near=${near:-/}; done
-  case "$(cd -P -- "$near" 2>/dev/null && pwd -P)" in "$3"|"$3"/*) exit 24 ;; esac
-fi
-[ -d "$folder" ] || mkdir -p -- "$folder" || exit 1
-aside="$target.$2.tmp"
-trap 'rm -f -- "$aside"' EXIT
-if [ ! -e "$target" ]; then :
-elif [ -O "$target" ]; then
-  : >"$aside" || exit 1
-  chmod --reference="$target" -- "$aside" 2>/dev/null || chmod "$(stat -c %a -- "$target")" "$aside" || exit 1
-else
-  cp -p --attributes-only -- "$target" "$aside" 2>/dev/null || cp -p -- "$target" "$aside" || exit 1
-fi
-DATA >"$aside" || exit 1
-mv -f -- "$aside" "$target" || exit 1
-trap - EXIT
 """
 
 
@@ -68,16 +42,16 @@ async def read_file(service: Service, path: str, max_bytes: int) -> bytes:
 async def write_file(service: Service, path: str, data: bytes, *, project: str | None, workspace: str) -> None:
     """Write aside, then rename. Raises ToolError, and ItemError(SANDBOX_LOST)."""
     words = (path, secrets.token_hex(8), project or "")
-    given = f"printf {printf_format(data)}" if len(data) <= MAX_INPUT else ""
-    if given and len(given) <= 2 * MAX_INPUT:
-        code, said = await service.inner(_WRITE.replace("DATA", given), *words, timeout=_SECONDS)
+    script = write_script(data)
+    if script is not None:
+        code, said = await service.inner(script, *words, timeout=_SECONDS)
     else:
-        command = ["/bin/sh", "-c", _WRITE.replace("DATA", "cat"), "sh", *words]
+        command = ["/bin/sh", "-c", WRITE_INPUT, "sh", *words]
         result = await service.run_alone(command, "/", timeout=_SECONDS, input=data, max_output=100_000)
         if result.timed_out:
             raise ToolError(f"can't write {path}: it took longer than {_SECONDS:.0f} seconds")
         code, said = result.exit_code or 0, result.output
-    if project is not None and (code == _IN_PROJECT or (code and b"Read-only file system" in said)):
+    if project is not None and (code == IN_PROJECT or (code and b"Read-only file system" in said)):
         raise ToolError(read_only(path, project, workspace))
     check_result(code, said, "write", path)
 

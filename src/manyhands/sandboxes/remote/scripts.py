@@ -10,6 +10,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from manyhands.sandboxes.files.access import printf_format
+
 TOKEN_VARIABLE, STATE_VARIABLE = "MANYHANDS_MARK", "MANYHANDS_STATE"
 """How a command of its own gets its token, and a shell's state; both are removed before what was asked for begins."""
 
@@ -144,16 +146,6 @@ def inner_request(number: int, script: str, arguments: Sequence[str]) -> bytes:
     return f'(\n{body}\n) </dev/null 2>&1 9>&-\nmark "end {number} $?"\nidle {number}\n'.encode(
         errors="surrogateescape"
     )
-
-
-def printf_format(data: bytes) -> str:
-    """Bytes as the quoted format of ``printf``, which every shell writes as they are."""
-    return "'" + "".join(map(_ESCAPED.__getitem__, data)) + "'"
-
-
-_PLAIN = set(b' \n\t!"#$&()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz{|}~')
-_ESCAPED = [chr(value) if value in _PLAIN else f"\\{value:03o}" for value in range(256)]
-_ESCAPED[ord("%")] = "%%"
 
 
 def tagged(hard: int, soft: int | None, *, alone: bool) -> str:

@@ -157,12 +157,12 @@ class _Slot:
                 request.code = int(words[2][:9])
             if request.marks == 2:
                 request.ended.set()
-                self._stream.stirred.set()
+                self._stream.stir()
         elif words[0] == "idle":
             names = [word.removeprefix("/proc/") for word in words[2:]]
             self.processes = {int(name) for name in names} if all(name.isdecimal() for name in names) else None
             request.idle.set()
-            self._stream.stirred.set()
+            self._stream.stir()
 
 
 class Service:

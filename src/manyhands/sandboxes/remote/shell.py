@@ -168,22 +168,12 @@ class RemoteShell:
         running = bool(own.strip()) if self._kind == "bash" else "Running" in own or "Stopped" in own
         self.state = ShellState(directory, script or self.state.script, jobs=running)
         self.processes = _ids(listed)
-        if not await self._both_marked():
+        if not await self._stream.until(self._marked, LAST_WORDS):
             await self.close()
         elif kind != "done":
             await asyncio.wait([asyncio.ensure_future(self._stream.ended.wait())], timeout=0.2)
             await self.close()
         return int(code)
-
-    async def _both_marked(self) -> bool:
-        if self._marked.is_set():
-            return True
-        try:
-            async with asyncio.timeout(LAST_WORDS):
-                await self._marked.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def _gone(self, exit_code: int | None) -> int:
         """It ended without a report: by ``exec``, by a signal, or with the world."""
@@ -260,7 +250,7 @@ class RemoteShell:
     def _feed_report(self, data: bytes) -> None:
         self._report.feed(data)
         if self._report.arrived.is_set():
-            self._stream.stirred.set()
+            self._stream.stir()
 
     def _note_noise(self, data: bytes) -> None:
         if self._ready[1].is_set():  # came in one piece with the mark
@@ -275,6 +265,7 @@ class RemoteShell:
 
     def _output_mark(self, words: list[str]) -> None:
         (self._ready[0] if words[0] == "ready" else self._marked).set()
+        self._stream.stir()
 
     def _capture_output(self, data: bytes) -> None:
         self._capture.feed(data)

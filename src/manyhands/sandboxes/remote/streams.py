@@ -73,9 +73,8 @@ class Stream:
     def __init__(self) -> None:
         self._stream: ExecStream | None = None
         self._waiting: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
         self.ended = asyncio.Event()
-        self.stirred = asyncio.Event()
-        """Set when it has ended, and by whoever reads it when something came that is waited for."""
         self.exit_code: int | None = None
         """Once it has ended; None if that is not known."""
 
@@ -134,19 +133,30 @@ class Stream:
         self._end()
 
     async def until(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for an event, or the end; whether the event came. ``stirred`` must be set with it. Makes no task, as this is
-        done for each command."""
-        if not event.is_set() and not self.ended.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, seconds)):
-                    while not event.is_set() and not self.ended.is_set():
-                        self.stirred.clear()
-                        await self.stirred.wait()
+        """Wait for an event, or the end; whether the event came. Whoever sets it calls ``stir``. Makes no task and only one timer, as this
+        is done for each command."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not event.is_set() and not self.ended.is_set() and (left := deadline - loop.time()) > 0:
+            waiter = loop.create_future()
+            self._waiters.append(waiter)
+            timer = loop.call_later(left, self.stir)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
         return event.is_set()
+
+    def stir(self) -> None:
+        """Have those look who wait for something."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _end(self) -> None:
         self.ended.set()
-        self.stirred.set()
+        self.stir()
 
     async def _wait(self, stream: ExecStream) -> None:
         try:
