@@ -7,7 +7,7 @@ folder made, or a run that is not this one, is left alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,8 @@ PARTS = "stage-*"
 """Folders within that of an attempt that have a world of their own: those of the stages of a job's row."""
 SECONDS = 60.0
 """For the list of an engine's worlds."""
+_WHERE = ("ssh_host", "ssh_user", "ssh_port", "ssh_key", "ssh_config", "ssh_dir")
+"""Settings that tell one driver of a kind from another."""
 AFRESH = "another engine, or were left behind by a restart of the machine"
 
 
@@ -93,33 +95,60 @@ async def removed(driver: Driver, kept: Iterable[Kept]) -> int:
     return len(worlds)
 
 
-def worlds_of(options: SandboxSettings, pins: Iterable[Pins], run_folder: Path) -> RunWorlds | None:
-    """The worlds of a run; None if it has none that are kept elsewhere than in its folder. ``pins``: of all its kinds of sandboxes."""
-    kinds = {each.kind for each in pins if each.kind is not None}
-    if options.sandbox != AUTO:
-        kinds.add(options.sandbox)
-    driven = {name for name in kinds if kind_named(name).driver is not None}
-    return RunWorlds(options, sorted(driven), run_folder) if driven else None
+def worlds_of(sandboxes: Iterable[tuple[SandboxSettings, Pins]], run_folder: Path) -> RunWorlds | None:
+    """The worlds of a run; None if it has none that are kept elsewhere than in its folder. ``sandboxes``: the settings of its sandboxes and
+    what their images mean."""
+    found: dict[tuple[object, ...], tuple[str, SandboxSettings]] = {}
+    for options, pins in sandboxes:
+        for kind in sorted({pins.kind, options.sandbox} - {None, AUTO}, key=str):
+            assert kind is not None
+            if kind_named(kind).driver is not None:
+                found.setdefault((kind, *(getattr(options, name) for name in _WHERE)), (kind, options))
+    return RunWorlds(list(found.values()), run_folder) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """What keeps worlds of the run, as it is now."""
+
+    driver: Driver
+    identity: str
+    durable: bool
+    """Whether worlds outlive the machine (``--durable_worlds``)."""
+
+    def trusts(self, kept: KeptWorld) -> bool:
+        """Whether a world is its own, and still what it was."""
+        if kept.driver != self.driver.kind:
+            return False
+        if self.durable and kept.snapshot is not None:  # only the start of the machine is another one
+            return kept.identity.rpartition(" ")[0] == self.identity.rpartition(" ")[0]
+        return kept.identity == self.identity
 
 
 class RunWorlds:
     """The ``Worlds`` of a run."""
 
-    def __init__(self, options: SandboxSettings, kinds: Sequence[str], run_folder: Path) -> None:
-        """``kinds``: those of its sandboxes that a driver makes."""
-        self._options = options
-        self._kinds = kinds
+    def __init__(self, sandboxes: Sequence[tuple[str, SandboxSettings]], run_folder: Path) -> None:
+        """``sandboxes``: each kind of its sandboxes that a driver makes, with where that finds its settings."""
+        self._sandboxes = sandboxes
         self._folder = run_folder
-        self._drivers: dict[str, Driver] = {}
+        self._drivers: dict[int, Driver] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def sweep(self, needed: Callable[[Path], bool]) -> Sequence[str]:
         lines: list[str] = []
-        for kind in self._kinds:
+        engines: list[_Engine] = []
+        silent: set[str] = set()
+        for place, (kind, options) in enumerate(self._sandboxes):
             try:
-                lines += await self._sweep(self._driver(kind), needed)
+                driver = self._driver(place)
+                engine = _Engine(driver, await driver.identity(), options.durable_worlds)
+                lines += await self._sweep(engine, needed)
+                engines.append(engine)
             except (ItemError, UserError) as error:
+                silent.add(kind)
                 lines.append(f"what ended items left at {kind} can't be removed now: {error}")
+        lines += self._elsewhere(engines, silent, needed) if engines else ()
         root = self._folder / WORKSPACES
         remove_exports(self._folder, lambda name: not needed(root / name))
         return lines
@@ -134,9 +163,9 @@ class RunWorlds:
     async def kept(self) -> str | None:
         worlds: list[Listed] = []
         size = 0
-        for kind in self._kinds:
+        for place in range(len(self._sandboxes)):
             try:
-                driver = self._driver(kind)
+                driver = self._driver(place)
                 own = [each.listed for each in await self._own(driver) if not each.listed.snapshot]
                 sizes = [await size_of(driver, each) for each in own]
             except (ItemError, UserError):
@@ -152,29 +181,20 @@ class RunWorlds:
         for driver in drivers.values():
             await driver.close()
 
-    async def _sweep(self, driver: Driver, needed: Callable[[Path], bool]) -> list[str]:
-        identity = await driver.identity()
-        own = await self._own(driver)
-        unneeded = [each for each in own if not self._is_needed(each, needed, driver, identity)]
-        lines: list[str] = []
-        if unneeded and (worlds := await removed(driver, unneeded)):
-            lines.append(f"{counted(worlds, 'world')} of ended items or former attempts removed ({driver.kind})")
-        strange, exported = self._elsewhere(driver, needed, identity)
-        if exported:
-            go = "item goes on from its exported world" if exported == 1 else "items go on from their exported worlds"
-            lines.append(f"{exported} unfinished {go}")
-        if strange:
-            have = "item has its world" if strange == 1 else "items have their worlds"
-            lines.append(f"{strange} unfinished {have} in {AFRESH}, and start{'s' * (strange == 1)} afresh")
-        return lines
+    async def _sweep(self, engine: _Engine, needed: Callable[[Path], bool]) -> list[str]:
+        own = await self._own(engine.driver)
+        unneeded = [each for each in own if not self._is_needed(each, needed, engine)]
+        if not unneeded or not (worlds := await removed(engine.driver, unneeded)):
+            return []
+        return [f"{counted(worlds, 'world')} of ended items or former attempts removed ({engine.driver.kind})"]
 
-    def _is_needed(self, kept: Kept, needed: Callable[[Path], bool], driver: Driver, identity: str) -> bool:
+    def _is_needed(self, kept: Kept, needed: Callable[[Path], bool], engine: _Engine) -> bool:
         """Whether an unfinished attempt goes on in a world, or from a snapshot."""
         found = kept.attempt
         folder = self._folder / WORKSPACES / ("" if found is None else found[1])
         if found is None or not needed(folder):
             return False
-        noted = [each for _, each in kept_in(folder) if not self._is_strange(each, driver, identity)]
+        noted = [each for _, each in kept_in(folder) if engine.trusts(each)]
         return any(kept.listed.id in (each.world.id, each.snapshot) for each in noted)
 
     async def _own(self, driver: Driver) -> list[Kept]:
@@ -187,42 +207,56 @@ class RunWorlds:
                 own.append(each)
         return own
 
-    def _elsewhere(self, driver: Driver, needed: Callable[[Path], bool], identity: str) -> tuple[int, int]:
-        """How many unfinished attempts had a world that can't be trusted, or reached; and how many more of these there are that were
-        exported."""
+    def _elsewhere(
+        self, engines: Sequence[_Engine], silent: Collection[str], needed: Callable[[Path], bool]
+    ) -> list[str]:
+        """What to say of unfinished attempts whose world no engine has: those that were exported go on. ``silent``: kinds of which not all
+        answered, whose worlds may be there."""
         root = self._folder.resolve() / WORKSPACES
-        if not root.is_dir():
-            return 0, 0
         strange = exported = 0
-        for folder in root.iterdir():
+        for folder in root.iterdir() if root.is_dir() else ():
             if needed(folder):
-                lost = [path for path, kept in kept_in(folder) if self._is_strange(kept, driver, identity)]
+                lost = [
+                    path
+                    for path, kept in kept_in(folder)
+                    if kept.driver not in silent and not any(engine.trusts(kept) for engine in engines)
+                ]
                 moved = bool(lost) and all(map(_is_exported, lost))
                 exported += moved
                 strange += bool(lost) and not moved
-        return strange, exported
-
-    def _is_strange(self, kept: KeptWorld, driver: Driver, identity: str) -> bool:
-        if kept.driver != driver.kind:
-            return True
-        if self._options.durable_worlds and kept.snapshot is not None:  # only the start of the machine is another one
-            return kept.identity.rpartition(" ")[0] != identity.rpartition(" ")[0]
-        return kept.identity != identity
+        lines: list[str] = []
+        if exported:
+            go = "item goes on from its exported world" if exported == 1 else "items go on from their exported worlds"
+            lines.append(f"{exported} unfinished {go}")
+        if strange:
+            have = "item has its world" if strange == 1 else "items have their worlds"
+            lines.append(f"{strange} unfinished {have} in {AFRESH}, and start{'s' * (strange == 1)} afresh")
+        return lines
 
     async def _discard(self, folder: Path, kept: KeptWorld) -> None:
         async with self._turns:
             try:
-                await discard_world(folder, self._driver(kept.driver))
+                driver = await self._driver_of(kept)
+                if driver is not None:
+                    await discard_world(folder, driver)
             except (ItemError, UserError):
                 return
 
-    def _driver(self, kind: str) -> Driver:
-        if kind not in self._drivers:
-            factory = kind_named(kind).driver
-            if factory is None:
-                raise UserError(f"--sandbox {kind} keeps no worlds")
-            self._drivers[kind] = part_of(kind, factory, self._options)
-        return self._drivers[kind]
+    async def _driver_of(self, kept: KeptWorld) -> Driver | None:
+        """The driver that has a world: of several of its kind the one whose engine it is noted with."""
+        places = [place for place, (kind, _) in enumerate(self._sandboxes) if kind == kept.driver]
+        if len(places) == 1:
+            return self._driver(places[0])
+        for driver in map(self._driver, places):
+            if await driver.identity() == kept.identity:
+                return driver
+        return None
+
+    def _driver(self, place: int) -> Driver:
+        if place not in self._drivers:
+            kind, options = self._sandboxes[place]
+            self._drivers[place] = part_of(kind, kind_named(kind).driver or "", options)
+        return self._drivers[place]
 
 
 def kept_in(folder: Path) -> Iterator[tuple[Path, KeptWorld]]:

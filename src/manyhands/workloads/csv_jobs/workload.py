@@ -189,7 +189,7 @@ class CsvJobsWorkload(Workload):
 
     def worlds(self) -> Worlds | None:
         options = self._job.options
-        return worlds_of(options, [self._job.pins], self._folder) if options.worker_kind == "agent" else None
+        return worlds_of([(options, self._job.pins)], self._folder) if options.worker_kind == "agent" else None
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)

@@ -18,7 +18,6 @@ from manyhands.io.search_paths import SearchPath, additions
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.scripts import Scripts
 from manyhands.processes.strays import process_mark
-from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.sandboxes.worlds.keeping import worlds_of
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.evalfile.contents import EvalFile, judge_needs
@@ -34,6 +33,7 @@ from manyhands.workloads.evals.scheduling import SessionSchedule, slots
 from manyhands.workloads.evals.settings import GRADER_SECONDS
 from manyhands.workloads.evals.targets.checks import check_usable
 from manyhands.workloads.evals.targets.definitions import Target
+from manyhands.workloads.evals.targets.images import sandboxes_of_targets
 
 
 def ignore_notice(text: str) -> None:
@@ -173,7 +173,10 @@ class EvalsWorkload(Workload):
         return self._opened.run(context)
 
     def worlds(self) -> Worlds | None:
-        return worlds_of(SandboxSettings(), self._prepared.pins.values(), self._folder)
+        targets = [target for file in self._prepared.files for target in file.targets]
+        return worlds_of(
+            sandboxes_of_targets(targets, Path(self._prepared.here), os.environ, self._prepared.pins), self._folder
+        )
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)

@@ -248,7 +248,7 @@ class TrajectoryWorkload(Workload):
         return await self._outcome(context, payload, setup, toolbox, result, times, verified)
 
     def worlds(self) -> Worlds | None:
-        return worlds_of(self._options, [self._prepared.pins], self._folder)
+        return worlds_of([(self._options, self._prepared.pins)], self._folder)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)

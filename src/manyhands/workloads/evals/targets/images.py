@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from manyhands.core.errors import UserError
@@ -11,9 +11,23 @@ from manyhands.io.search_paths import SearchPath
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
+from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.sandboxes.worlds.planning import planned_images
 from manyhands.workloads.evals.targets.checks import TargetCheck
 from manyhands.workloads.evals.targets.definitions import Target, identity
+
+
+def sandboxes_of_targets(
+    targets: Iterable[Target], here: Path, environ: Mapping[str, str], recorded: Mapping[str, Pins]
+) -> Iterator[tuple[SandboxSettings, Pins]]:
+    """The settings of targets' sandboxes, and what their images mean; without the settings of targets that can't be used now. ``here``,
+    ``recorded``: as of ``images_of_targets``."""
+    check = TargetCheck(SearchPath.of(here), environ)
+    for target in targets:
+        pins = recorded.get(identity(target), NO_PINS)
+        settings = check.settings(target, Findings()) if target.kind == "agent" else None
+        options = None if settings is None else settings.sandbox_settings
+        yield options or SandboxSettings(), pins
 
 
 async def images_of_targets(
