@@ -23,17 +23,31 @@ def choose_backend(name: str, options: SandboxSettings | None = None) -> Sandbox
 
     Raises UserError, in one line that names the choices, if there is none, or this machine can't use it.
     """
+    backend = made_backend(name, _plain_kind(name, options), options or SandboxSettings())
+    _check_available(name, backend)
+    return backend
+
+
+def check_backend(options: SandboxSettings) -> None:
+    """Raises UserError as ``choose_backend`` does, for the settings of a run. No backend is made, so that there is none to close."""
+    kind = _plain_kind(options.sandbox, options)
+    _check_available(options.sandbox, part_of(options.sandbox, kind.backend or kind.driver or "", options))
+
+
+def _plain_kind(name: str, options: SandboxSettings | None) -> Kind:
+    """The kind of items that name no image. Raises UserError."""
     chosen = _PLAIN if name == AUTO else name
     kind = kind_named(chosen)
     if options is not None:
         check_network(chosen, kind, options)
     if kind.driven and kind.takes_images:
         raise UserError(f"--sandbox {name}: its sandboxes are made of images: name one with --image")
-    backend = made_backend(name, kind, options or SandboxSettings())
-    problem = backend.unavailable()
-    if problem is not None:
+    return kind
+
+
+def _check_available(name: str, part: SandboxBackend | Driver) -> None:
+    if (problem := part.unavailable()) is not None:
         raise UserError(f"--sandbox {name}: {problem}{on_host(name)}")
-    return backend
 
 
 def made_backend(name: str, kind: Kind, options: SandboxSettings) -> SandboxBackend:

@@ -30,7 +30,7 @@ from manyhands.processes.event_loop import run_on_loop
 from manyhands.processes.fork_server import ForkServer
 from manyhands.runs.execution import RunResult, early_forks
 from manyhands.runs.making import Opened
-from manyhands.sandboxes.selection import choose_backend
+from manyhands.sandboxes.selection import check_backend
 from manyhands.tools.standard import standard_registry
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.records import TAGS_IN_VALUES
@@ -68,7 +68,7 @@ def _early_forks(options: BatchSpec) -> Iterator[ForkServer | None]:
     standard_registry()
     with suppress(UserError):  # reported when the run is opened
         load_agent(options.agent)
-        choose_backend(options.sandbox, options)
+        check_backend(options)
     with early_forks(late_imports(options.model, options.base_url)) as forks:
         yield forks
 

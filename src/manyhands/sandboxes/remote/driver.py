@@ -129,7 +129,7 @@ class Driver(Protocol):
         ...
 
     def unavailable(self) -> str | None:
-        """One line on why it can't be used from here, or None."""
+        """One line on why it can't be used from here, or None. Opens nothing that would have to be closed."""
         ...
 
     async def identity(self) -> str:

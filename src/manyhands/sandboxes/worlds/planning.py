@@ -21,7 +21,7 @@ from manyhands.sandboxes.images.store import Image, ImageStore
 from manyhands.sandboxes.images.templates import names_file
 from manyhands.sandboxes.kinds import AUTO, Kind, check_network, kind_named, names, part_of
 from manyhands.sandboxes.remote.driver import Driver, Enterable
-from manyhands.sandboxes.selection import choose_backend
+from manyhands.sandboxes.selection import check_backend
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.sandboxes.worlds.building import built_images
 
@@ -64,7 +64,7 @@ async def planned_images(
         if named:
             notice(f"{demand.counted()} with a container image, which is ignored (--ignore_images)")
         if options.image is None:
-            choose_backend(options.sandbox, options)
+            check_backend(options)
             return NO_PINS
         demand, named = ImageDemand(demand.unit, noun=demand.noun, unnamed=demand.unnamed + named), 0
     by_default = options.image if demand.unnamed or not named else None
@@ -294,4 +294,4 @@ def _check_plain(options: SandboxSettings) -> None:
     """Raises UserError if items without an image can't be executed."""
     if options.sandbox in ENGINES:
         raise UserError(f"--sandbox {options.sandbox}: some items name no image; --image names one for them")
-    choose_backend(options.sandbox, options)
+    check_backend(options)

@@ -50,7 +50,7 @@ from manyhands.runs.options import is_file_of_values
 from manyhands.sandboxes.kinds import AUTO, kind_named
 from manyhands.sandboxes.project import checked_project
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
-from manyhands.sandboxes.selection import choose_backend
+from manyhands.sandboxes.selection import check_backend
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.sandboxes.worlds.backend import opened_backend
 from manyhands.task_folders.agents import TaskProgram, command_template
@@ -205,7 +205,7 @@ class AgentTargetSettings(ModelTargetSettings):
                 any(tool.changes_world for tool in tools) or options.setup is not None or options.collect is not None
             )
             if needed and not in_images:
-                choose_backend(options.sandbox, options)
+                check_backend(options)
         except UserError as error:
             raise checking.location.error(str(error)) from None
 
