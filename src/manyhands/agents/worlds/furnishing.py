@@ -283,13 +283,13 @@ def with_template(options: OptionsT, recorded: OptionsT | None, notice: Callable
     return options.changed({"workspace": str(template.folder), "workspace_digest": template.digest})
 
 
-def limit_notices(limits: SandboxLimits, most_memory: int, most_cpus: float) -> Iterator[str]:
-    """What to say of rows that ask for more than their run allows. ``most_memory``: bytes."""
-    if most_memory > limits.memory:
-        asked, allowed = most_memory / (1 << 30), limits.memory / (1 << 30)
+def limit_notices(limits: SandboxLimits, max_memory: int, max_cpus: float) -> Iterator[str]:
+    """What to say of rows that ask for more than their run allows. ``max_memory``: bytes."""
+    if max_memory > limits.memory:
+        asked, allowed = max_memory / (1 << 30), limits.memory / (1 << 30)
         yield f"rows ask for up to {asked:g} GiB of memory; each gets at most {allowed:g}, --memory allows more"
-    if limits.cpus is not None and most_cpus > limits.cpus:
-        yield f"rows ask for up to {most_cpus:g} processors; each gets at most {limits.cpus:g}, --cpus allows more"
+    if limits.cpus is not None and max_cpus > limits.cpus:
+        yield f"rows ask for up to {max_cpus:g} processors; each gets at most {limits.cpus:g}, --cpus allows more"
 
 
 def as_word(value: Json) -> str:

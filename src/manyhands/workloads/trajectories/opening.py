@@ -375,7 +375,7 @@ def _check_worlds(prepared: Prepared, folder: Path, notice: Notice) -> None:
     check_commands(options, prepared.command_fields)
     if options.workspace is not None:
         check_apart(Path(options.workspace), folder)
-    for line in limit_notices(sandbox_limits(options), prepared.most_memory, prepared.most_cpus):
+    for line in limit_notices(sandbox_limits(options), prepared.max_memory, prepared.max_cpus):
         notice(line)
 
 

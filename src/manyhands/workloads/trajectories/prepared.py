@@ -61,9 +61,9 @@ class Prepared:
     """Rows whose conversation begins with messages of theirs."""
     command_fields: tuple[str, ...] = ()
     """Fields that commands name and at least one row has."""
-    most_memory: int = 0
+    max_memory: int = 0
     """The most memory that a row asks for, in bytes."""
-    most_cpus: float = 0.0
+    max_cpus: float = 0.0
     """The most processors."""
     tasks: int = 0
     """Rows that are task folders."""
@@ -112,7 +112,7 @@ class Prepared:
         }
 
     def _worlds(self) -> dict[str, Any]:
-        names = ("command_fields", "most_memory", "most_cpus")
+        names = ("command_fields", "max_memory", "max_cpus")
         return {name: list(value) if name == names[0] else value for name in names if (value := getattr(self, name))}
 
     @classmethod
@@ -142,8 +142,8 @@ class Prepared:
             own_messages=value.get("own_messages", 0),
             counts_tags=value.get("counts_tags", False),
             command_fields=tuple(value.get("command_fields", ())),
-            most_memory=value.get("most_memory", 0),
-            most_cpus=value.get("most_cpus", 0.0),
+            max_memory=value.get("max_memory", value.get("most_memory", 0)),  # as earlier versions recorded it
+            max_cpus=value.get("max_cpus", value.get("most_cpus", 0.0)),
             tasks=value.get("tasks", 0),
             variables=value.get("variables", {}),
         )
@@ -162,8 +162,8 @@ _OF_DATASET = (
     "own_systems",
     "own_messages",
     "command_fields",
-    "most_memory",
-    "most_cpus",
+    "max_memory",
+    "max_cpus",
     "tasks",
     "variables",
 )
@@ -224,8 +224,8 @@ async def prepare(
         own_systems=scanned.own_systems,
         own_messages=scanned.own_messages,
         command_fields=tuple(sorted(scanned.command_fields)),
-        most_memory=scanned.most_memory,
-        most_cpus=scanned.most_cpus,
+        max_memory=scanned.max_memory,
+        max_cpus=scanned.max_cpus,
         tasks=scanned.tasks,
         variables=scanned.variables,
     )

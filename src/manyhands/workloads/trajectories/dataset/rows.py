@@ -143,9 +143,9 @@ class DatasetScan:
     """Rows that bring messages."""
     command_fields: set[str] = field(default_factory=set)
     """Fields that commands name and at least one row has."""
-    most_memory: int = 0
+    max_memory: int = 0
     """The most memory that a row asks for, in bytes."""
-    most_cpus: float = 0.0
+    max_cpus: float = 0.0
     """The most processors."""
     asked: set[str] = field(default_factory=set)
     """The attributes of ``ItemWorld`` that at least one row has."""
@@ -172,8 +172,8 @@ class DatasetScan:
         self.own_systems += row.system is not None
         self.own_messages += bool(row.messages)
         self.command_fields.update(row.fields)
-        self.most_memory = max(self.most_memory, row.world.memory or 0)
-        self.most_cpus = max(self.most_cpus, row.world.cpus or 0.0)
+        self.max_memory = max(self.max_memory, row.world.memory or 0)
+        self.max_cpus = max(self.max_cpus, row.world.cpus or 0.0)
         self.asked.update(row.world.to_json())
         self.fields.add(row.source)
 
