@@ -11,7 +11,7 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.sandboxes.images.demand import Build, ImageDemand
 from manyhands.sandboxes.images.store import ImageStore
-from manyhands.sandboxes.worlds.building import built_images
+from manyhands.sandboxes.lifecycle.building import built_images
 
 
 class BrokenStore:

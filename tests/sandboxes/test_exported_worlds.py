@@ -14,6 +14,7 @@ import pytest
 
 from manyhands.core.errors import ItemError
 from manyhands.sandboxes.images.extraction import BadArchive
+from manyhands.sandboxes.lifecycle.exporting import BegunWorld, export_world
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 from manyhands.sandboxes.remote.backend import RemoteBackend
 from manyhands.sandboxes.remote.driver import FOLDER
@@ -21,7 +22,6 @@ from manyhands.sandboxes.remote.exported.applying import read_changes
 from manyhands.sandboxes.remote.exported.archive import export_place, remove_exports
 from manyhands.sandboxes.remote.kept import Notes
 from manyhands.sandboxes.remote.sandbox import RemoteSandbox
-from manyhands.sandboxes.worlds.exporting import BegunWorld, export_world
 from manyhands.testing.fake_worlds.driver import FakeDriver, fake_service
 
 

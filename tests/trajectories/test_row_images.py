@@ -16,8 +16,8 @@ from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import Pins
 from manyhands.sandboxes.images.pulls import Pulls
 from manyhands.sandboxes.images.templates import ImageTemplate
+from manyhands.sandboxes.lifecycle.planning import planned_images
 from manyhands.sandboxes.settings import SandboxSettings
-from manyhands.sandboxes.worlds.planning import planned_images
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 from tests.support.batches import BatchFolder, Ran, ServerThread
 from tests.support.image_doubles import NAME, Boxes, BoxStore, boxes, pin_of

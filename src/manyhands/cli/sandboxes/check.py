@@ -12,7 +12,7 @@ from manyhands.runs.options import OUTPUT
 from manyhands.sandboxes.settings import SandboxSettings
 
 if TYPE_CHECKING:
-    from manyhands.sandboxes.worlds.checking import CheckResult, SandboxReport
+    from manyhands.sandboxes.lifecycle.checking import CheckResult, SandboxReport
 
 PROGRAM = "manyhands sandbox check"
 _KIND = "sandbox"
@@ -41,7 +41,7 @@ def run(argv: list[str]) -> int:
         return ExitCode.DONE
     options = make(SandboxCheckSettings, line.values, PROGRAM)
     from manyhands.processes.event_loop import run_on_loop
-    from manyhands.sandboxes.worlds.checking import check_sandboxes
+    from manyhands.sandboxes.lifecycle.checking import check_sandboxes
 
     report = run_on_loop(check_sandboxes(options, _notice, _silent if options.json else _print_check))
     (_print_json if options.json else _print)(report)

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from manyhands.cli.console import notice
 from manyhands.core.errors import ItemError, UserError
+from manyhands.sandboxes.lifecycle.keeping import Kept, kept_by, opened_driver
+from manyhands.sandboxes.lifecycle.planning import ENGINES
 from manyhands.sandboxes.remote.driver import Driver
 from manyhands.sandboxes.settings import SandboxSettings
-from manyhands.sandboxes.worlds.keeping import Kept, kept_by, opened_driver
-from manyhands.sandboxes.worlds.planning import ENGINES
 
 
 def add_kinds(result: ArgumentParser, default: str = "docker and podman") -> None:

@@ -8,9 +8,9 @@ from manyhands.cli.worlds.engines import add_kinds
 from manyhands.core.text import counted
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import find_run
+from manyhands.sandboxes.lifecycle.exporting import export_worlds
+from manyhands.sandboxes.lifecycle.keeping import shown_size
 from manyhands.sandboxes.remote.exported.archive import EXPORTS
-from manyhands.sandboxes.worlds.exporting import export_worlds
-from manyhands.sandboxes.worlds.keeping import shown_size
 
 
 def run(argv: list[str]) -> int:

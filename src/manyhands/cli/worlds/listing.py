@@ -10,8 +10,8 @@ from manyhands.cli.plain import parser, shown_path, table
 from manyhands.cli.worlds.engines import add_kinds, asked_engines
 from manyhands.core.text import json_text
 from manyhands.processes.event_loop import run_on_loop
+from manyhands.sandboxes.lifecycle.keeping import Kept, shown_size, size_of
 from manyhands.sandboxes.remote.driver import Driver
-from manyhands.sandboxes.worlds.keeping import Kept, shown_size, size_of
 
 _HEADINGS = ("run", "item", "attempt", "kind", "state", "size", "run folder")
 

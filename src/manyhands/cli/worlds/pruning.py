@@ -14,7 +14,7 @@ from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import find_run
-from manyhands.sandboxes.worlds.keeping import Kept, removed
+from manyhands.sandboxes.lifecycle.keeping import Kept, removed
 
 
 def run(argv: list[str]) -> int:

@@ -30,7 +30,7 @@ from manyhands.models.pricing import load_price_table
 from manyhands.processes.strays import process_mark
 from manyhands.runs.folders import open_reader
 from manyhands.runs.making import kept_file
-from manyhands.sandboxes.worlds.keeping import worlds_of
+from manyhands.sandboxes.lifecycle.keeping import worlds_of
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema

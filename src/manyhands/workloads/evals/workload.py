@@ -18,7 +18,7 @@ from manyhands.io.search_paths import SearchPath, additions
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.scripts import Scripts
 from manyhands.processes.strays import process_mark
-from manyhands.sandboxes.worlds.keeping import worlds_of
+from manyhands.sandboxes.lifecycle.keeping import worlds_of
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.evalfile.contents import EvalFile, judge_needs
 from manyhands.workloads.evals.evalfile.sources.given import NOTHING, Given

@@ -56,8 +56,8 @@ from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
-from manyhands.sandboxes.worlds.building import LOGS
-from manyhands.sandboxes.worlds.planning import planned_images
+from manyhands.sandboxes.lifecycle.building import LOGS
+from manyhands.sandboxes.lifecycle.planning import planned_images
 from manyhands.task_folders.agents import command_template, program_of
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.images import add_rebuilt

@@ -150,7 +150,7 @@ class Prepared:
 
 
 PlanImages = Callable[[ImageDemand], Awaitable[Pins]]
-"""Finds out what the images mean that rows name, see ``sandboxes.worlds.planning``."""
+"""Finds out what the images mean that rows name, see ``sandboxes.lifecycle.planning``."""
 
 
 _OF_DATASET = (

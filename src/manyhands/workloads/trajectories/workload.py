@@ -59,9 +59,9 @@ from manyhands.models.factory import late_imports
 from manyhands.models.headers import headers_among
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
+from manyhands.sandboxes.lifecycle.backend import opened_backend
+from manyhands.sandboxes.lifecycle.keeping import worlds_of
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
-from manyhands.sandboxes.worlds.backend import opened_backend
-from manyhands.sandboxes.worlds.keeping import worlds_of
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.session import TaskSession, is_external
 from manyhands.task_folders.trial import Verified

@@ -50,7 +50,7 @@ from manyhands.runs.steering.control import ANSWER_SECONDS, request, watch
 from manyhands.runs.steering.owner import RETRY
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
-from manyhands.sandboxes.worlds.planning import planned_images
+from manyhands.sandboxes.lifecycle.planning import planned_images
 from manyhands.tools.services.registry import service_secrets
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import SHORT, find_job, job_folder

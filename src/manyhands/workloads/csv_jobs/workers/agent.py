@@ -38,8 +38,8 @@ from manyhands.models.headers import headers_among
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
+from manyhands.sandboxes.lifecycle.backend import opened_backend
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
-from manyhands.sandboxes.worlds.backend import opened_backend
 from manyhands.tools.protocol import ParentRun, Tool, ToolEnvironment, ToolResult
 from manyhands.tools.schema import Arguments, checked
 from manyhands.tools.services.registry import ToolServices

@@ -11,8 +11,8 @@ from manyhands.io.search_paths import SearchPath
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
+from manyhands.sandboxes.lifecycle.planning import planned_images
 from manyhands.sandboxes.settings import SandboxSettings
-from manyhands.sandboxes.worlds.planning import planned_images
 from manyhands.workloads.evals.targets.checks import TargetCheck
 from manyhands.workloads.evals.targets.definitions import Target, identity
 

@@ -48,11 +48,11 @@ from manyhands.models.factory import (
 from manyhands.models.protocol import ChatModel
 from manyhands.runs.options import is_file_of_values
 from manyhands.sandboxes.kinds import AUTO, kind_named
+from manyhands.sandboxes.lifecycle.backend import opened_backend
 from manyhands.sandboxes.project import checked_project
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import check_backend
 from manyhands.sandboxes.settings import SandboxSettings
-from manyhands.sandboxes.worlds.backend import opened_backend
 from manyhands.task_folders.agents import TaskProgram, command_template
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.rules import TaskRules

@@ -18,6 +18,7 @@ from manyhands.engine.workspaces import WORKSPACES
 from manyhands.runs.folders import open_reader
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.commands.shell_state import ShellState
+from manyhands.sandboxes.lifecycle.keeping import SECONDS, kept_in, opened_driver, shown_size
 from manyhands.sandboxes.remote.driver import FOLDER, Driver, Exportable
 from manyhands.sandboxes.remote.exported.archive import (
     Exported,
@@ -29,7 +30,6 @@ from manyhands.sandboxes.remote.exported.archive import (
 )
 from manyhands.sandboxes.remote.kept import KeptWorld, Notes, OpenStep, is_of_copy
 from manyhands.sandboxes.settings import SandboxSettings
-from manyhands.sandboxes.worlds.keeping import SECONDS, kept_in, opened_driver, shown_size
 
 MAX_BYTES = 100 << 30
 """Of one export."""

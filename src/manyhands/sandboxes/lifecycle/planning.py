@@ -20,10 +20,10 @@ from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.images.store import Image, ImageStore
 from manyhands.sandboxes.images.templates import names_file
 from manyhands.sandboxes.kinds import AUTO, Kind, check_network, kind_named, names, part_of
+from manyhands.sandboxes.lifecycle.building import built_images
 from manyhands.sandboxes.remote.driver import Driver, Enterable
 from manyhands.sandboxes.selection import check_backend
 from manyhands.sandboxes.settings import SandboxSettings
-from manyhands.sandboxes.worlds.building import built_images
 
 ENGINES = ("docker", "podman")
 """What ``auto`` takes for items with an image: the first that answers."""

@@ -12,10 +12,10 @@ from manyhands.sandboxes.images.pins import Pins
 from manyhands.sandboxes.images.pulls import Pulls
 from manyhands.sandboxes.images.store import ImageStore
 from manyhands.sandboxes.kinds import kind_named, part_of
+from manyhands.sandboxes.lifecycle.planning import needs_no_image
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import PacedBackend, choose_backend, close_at_end, made_backend
 from manyhands.sandboxes.settings import SandboxSettings
-from manyhands.sandboxes.worlds.planning import needs_no_image
 
 
 @asynccontextmanager

@@ -24,11 +24,11 @@ from manyhands.processes.strays import process_mark
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.kinds import AUTO, kind_named, part_of
+from manyhands.sandboxes.lifecycle.backend import opened_backend
+from manyhands.sandboxes.lifecycle.planning import planned_images
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
 from manyhands.sandboxes.remote.driver import RUN, Driver
 from manyhands.sandboxes.settings import SandboxSettings
-from manyhands.sandboxes.worlds.backend import opened_backend
-from manyhands.sandboxes.worlds.planning import planned_images
 
 PASSED, FAILED = "passed", "failed"
 _CHECK_SECONDS = 300.0

@@ -1,1 +1,0 @@
-"""The worlds of a run: which kind of sandbox each item gets, of which image, and what becomes of it afterwards."""
