@@ -1,1 +1,1 @@
-"""The sandboxes of a run from before it begins until after it ends: images planned and built, one backend, worlds kept, swept and exported."""
+"""The sandboxes of a whole run: images planned and built, one backend, worlds kept, swept and exported."""
