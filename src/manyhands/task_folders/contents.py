@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import stat
-import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
+from manyhands.sandboxes.files.packing import Packer, TooLarge, walked
 from manyhands.task_folders.schema import TaskConfig
 
 TASK_FILE = "task.toml"
@@ -130,30 +130,19 @@ def digest_of(folder: Path, *, seed: str = "") -> str:
 
 def archive_of(folder: Path, *, leave_out: frozenset[str] = frozenset()) -> io.BytesIO:
     """The files in a folder as a tar archive, owned by root, the same for the same files. Raises OSError, Unreadable."""
-    found, total = io.BytesIO(), 0
-    with tarfile.open(fileobj=found, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path in _entries(folder):
-            name = path.relative_to(folder)
-            if name.parts[0] in leave_out:
-                continue
-            member = archive.gettarinfo(str(path), str(name))
-            if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-                raise Unreadable(f"{name} is neither a file nor a folder")
-            member.uid = member.gid = 0
-            member.uname = member.gname = ""
-            member.mtime = 0
-            if member.islnk():
-                member.type, member.linkname, member.size = tarfile.REGTYPE, "", path.stat().st_size
-            total += member.size
-            if total > MAX_ARCHIVE:
-                raise Unreadable(f"its files are more than {MAX_ARCHIVE:,} bytes")
-            if member.isreg():
-                with path.open("rb") as stream:
-                    archive.addfile(member, stream)
-            else:
-                archive.addfile(member)
-    found.seek(0)
-    return found
+    archive = io.BytesIO()
+    try:
+        with Packer(archive, max_bytes=MAX_ARCHIVE, times=False) as packer:
+            for found in walked(folder):
+                if found.path.partition("/")[0] in leave_out:
+                    continue
+                if not found.packable:
+                    raise Unreadable(f"{found.path} is neither a file nor a folder")
+                packer.add(found)
+    except TooLarge as error:
+        raise Unreadable(f"its files are more than {error}") from None
+    archive.seek(0)
+    return archive
 
 
 def leads_out(folder: Path) -> str | None:

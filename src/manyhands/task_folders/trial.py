@@ -11,6 +11,7 @@ import asyncio
 import io
 import posixpath
 import shutil
+import stat
 import tarfile
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,8 +32,9 @@ from manyhands.engine.contract import Context, Effect
 from manyhands.io.files import is_full, make_private, mask_secrets
 from manyhands.processes.children import ExecResult, to_the_end
 from manyhands.processes.strays import remove_tree
+from manyhands.sandboxes.files.packing import Packer, found_at, walked
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
-from manyhands.task_folders.contents import DOCKERFILE, ENVIRONMENT, TEST_SCRIPT, TESTS, Task
+from manyhands.task_folders.contents import DOCKERFILE, ENVIRONMENT, MAX_ARCHIVE, TEST_SCRIPT, TESTS, Task
 from manyhands.task_folders.reading import COMPOSE_FILES
 from manyhands.task_folders.rewards import MAX_REWARD_FILE, REWARD_JSON, REWARD_TEXT, NoReward, read_rewards
 from manyhands.task_folders.schema import Artifact, Healthcheck, User
@@ -477,12 +479,10 @@ def _unpacked(entry: Entry, target: Path) -> int | None:
 
 
 def _packed(path: Path, name: str) -> io.BytesIO:
-    found = io.BytesIO()
-    with tarfile.open(fileobj=found, mode="w") as archive:
-        archive.add(path, name, filter=_owned_by_root)
-    found.seek(0)
-    return found
-
-
-def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    return member.replace(uid=0, gid=0, uname="", gname="", deep=False)
+    archive = io.BytesIO()
+    first = found_at(path, name)
+    with Packer(archive, max_bytes=MAX_ARCHIVE) as packer:
+        for found in (first, *(walked(path, name) if first.kind == stat.S_IFDIR else ())):
+            packer.add(found)
+    archive.seek(0)
+    return archive

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import io
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.agents.worlds.recorded_commands import MAX_OUTPUT, CommandRecord, must_succeed, recorded_command
 from manyhands.agents.worlds.row_fields import fields_named
 from manyhands.agents.worlds.settings import ENVIRONMENT, RowWorldSettings, WorldSettings, environment_of
-from manyhands.agents.worlds.templates import packed_template, read_template
+from manyhands.agents.worlds.templates import MAX_BYTES, packed_template, read_template
 from manyhands.agents.worlds.world import World
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError, ToolError, UserError
@@ -28,6 +27,7 @@ from manyhands.engine.contract import Context, Effect
 from manyhands.io.locations import Location
 from manyhands.network.rules import public_alone, tightened
 from manyhands.processes.templates import CommandTemplate
+from manyhands.sandboxes.files.packing import Packer
 from manyhands.sandboxes.kinds import AUTO
 from manyhands.sandboxes.project import PROJECT, project_note
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
@@ -337,17 +337,14 @@ def secret_environment(secrets: Mapping[str, str]) -> dict[str, str]:
 def _archive(files: Mapping[str, str], links: frozenset[str]) -> io.BytesIO:
     """Files as a tar archive. ``links``: what is a link where it is unpacked, so that nothing is written through it."""
     archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as packing:
+    with Packer(archive, max_bytes=MAX_BYTES) as packer:
         for path, text in files.items():
             for above in _with_parents(path):
                 if above in links:
                     raise ItemError(
                         Cause.INVALID_INPUT, f"the file {path} of the row: {above} is a link in the template"
                     )
-            data = text.encode()
-            info = tarfile.TarInfo(path)
-            info.size, info.mode = len(data), 0o644
-            packing.addfile(info, io.BytesIO(data))
+            packer.add_data(path, text.encode())
     archive.seek(0)
     return archive
 

@@ -1,7 +1,5 @@
-"""Template folders: what is copied into the workspaces of items, and what identifies it.
-
-Links are copied as links and never followed; sockets, pipes and devices are left out. Neither owners
-nor set-user-id bits are kept.
+"""Template folders: what is copied into the workspaces of items, and what identifies it. What is packed of them says
+``sandboxes.files.packing``.
 """
 
 from __future__ import annotations
@@ -9,21 +7,19 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tarfile
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 from manyhands.core.errors import UserError
 from manyhands.core.text import expand_home
+from manyhands.sandboxes.files.packing import Packer, TooLarge, walked
 
 MAX_BYTES = 1 << 30
 """Bytes of all files of a template: each item's copy goes through memory."""
 MAX_ENTRIES = 200_000
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +35,6 @@ class Template:
     """What is neither file nor folder nor link, and left out."""
     links: frozenset[str] = field(default=frozenset(), repr=False)
     """The paths of its links."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    path: str
-    """Below the template, with slashes."""
-    status: os.stat_result
-    target: str = ""
-    """Of a link."""
 
 
 def read_template(value: str | Path, *, name: str = "--workspace") -> Template:
@@ -98,75 +85,21 @@ def _packed(folder: Path, archive: BinaryIO | None, name: str) -> Template:
     state = hashlib.blake2b(digest_size=16, person=b"template")
     skipped: list[str] = []
     links: set[str] = set()
-    total = count = 0
-    packing = None if archive is None else tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115
     try:
-        for entry in _walked(folder, ""):
-            kind = stat.S_IFMT(entry.status.st_mode)
-            if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-                skipped.append(entry.path)
-                continue
-            count += 1
-            total += entry.status.st_size if kind == stat.S_IFREG else 0
-            if total > MAX_BYTES or count > MAX_ENTRIES:
-                said = f"{MAX_BYTES >> 30} GiB" if total > MAX_BYTES else f"{MAX_ENTRIES:,} files and folders"
-                raise UserError(f"{name}: {folder} holds more than {said}, too much for a copy for each item")
-            if kind == stat.S_IFLNK:
-                links.add(entry.path)
-            _add(folder, entry, kind, state, packing)
-        if packing is not None:
-            packing.close()
+        with Packer(archive, max_bytes=MAX_BYTES, max_entries=MAX_ENTRIES) as packer:
+            for found in walked(folder):
+                if not found.packable:
+                    skipped.append(found.path)
+                    continue
+                content, is_link = packer.add(found), found.kind == stat.S_IFLNK
+                state.update(f"{found.kind:o} {0 if is_link else found.mode:o} ".encode())
+                for text in (found.path, found.target):
+                    state.update(os.fsencode(text) + b"\0")
+                state.update(content)
+                if is_link:
+                    links.add(found.path)
+    except TooLarge as error:
+        raise UserError(f"{name}: {folder} holds more than {error}, too much for a copy for each item") from None
     except OSError as error:
         raise UserError(f"{name}: can't read {error.filename or folder}: {error.strerror or error}") from error
-    return Template(folder, state.hexdigest(), total, tuple(skipped), frozenset(links))
-
-
-def _walked(folder: Path, below: str) -> Iterator[_Entry]:
-    """All that is in a folder, in order of names, folders before what is in them."""
-    with os.scandir(folder / below if below else folder) as found:
-        entries = sorted(found, key=lambda entry: os.fsencode(entry.name))
-    for entry in entries:
-        path = f"{below}/{entry.name}" if below else entry.name
-        status = entry.stat(follow_symlinks=False)
-        target = os.readlink(entry.path) if stat.S_ISLNK(status.st_mode) else ""
-        yield _Entry(path, status, target)
-        if stat.S_ISDIR(status.st_mode):
-            yield from _walked(folder, path)
-
-
-def _add(folder: Path, entry: _Entry, kind: int, state: hashlib.blake2b, packing: tarfile.TarFile | None) -> None:
-    mode = entry.status.st_mode & 0o777
-    state.update(f"{kind:o} {mode if kind != stat.S_IFLNK else 0:o} ".encode())
-    for text in (entry.path, entry.target):
-        state.update(os.fsencode(text) + b"\0")
-    info = tarfile.TarInfo(entry.path)
-    info.mode, info.mtime = mode, int(entry.status.st_mtime)
-    if kind != stat.S_IFREG:
-        info.type = tarfile.DIRTYPE if kind == stat.S_IFDIR else tarfile.SYMTYPE
-        info.linkname = entry.target
-        if packing is not None:
-            packing.addfile(info)
-        return
-    descriptor = os.open(folder / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        info.size = os.fstat(descriptor).st_size
-        reader = _Hashing(file)
-        if packing is not None:
-            packing.addfile(info, reader)
-        else:
-            while reader.read(_BLOCK):
-                pass
-        state.update(reader.content.digest())
-
-
-class _Hashing:
-    """A file that is hashed as it is read."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.content = hashlib.blake2b(digest_size=16)
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self.content.update(data)
-        return data
+    return Template(folder, state.hexdigest(), packer.size, tuple(skipped), frozenset(links))
