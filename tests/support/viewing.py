@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import http.client
 import json
+import os
 import re
 import subprocess
 from collections import Counter
@@ -18,6 +19,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from tests.support.commands import PROGRAM, environment
+from tests.support.forked import ForkedProcess
 
 WAIT_SECONDS = 60.0
 _LINK = re.compile(r'href="(/runs/[^"#]+)"')
@@ -53,17 +55,23 @@ class Viewing:
     """A viewer. Use as a context manager: at the end it is killed."""
 
     def __init__(self, cache: Path, *folders: Path, words: Sequence[str] = (), before: Sequence[str] = ()) -> None:
-        """``words``: further ones of the command. ``before``: a program that starts it."""
+        """``words``: further ones of the command. ``before``: a program that starts it, with an interpreter of its own; without it, the
+        viewer is forked, which is quick."""
         self._errors = TemporaryFile()  # noqa: SIM115 - closed by __exit__
-        self.process = subprocess.Popen(
-            [*before, *PROGRAM, "view", *map(str, folders), *words],
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={**environment(), "XDG_CACHE_HOME": str(cache)},
-        )
-        assert self.process.stdout is not None
-        said = next((line for line in self.process.stdout if "http://" in line), None)
+        words = ["view", *map(str, folders), *words]
+        environ = {**environment(), "XDG_CACHE_HOME": str(cache)}
+        ours, theirs = os.pipe()
+        self._out = os.fdopen(ours)
+        self.process: ForkedProcess | subprocess.Popen[bytes]
+        try:
+            if before:
+                command = [*before, *PROGRAM, *words]
+                self.process = subprocess.Popen(command, stdout=theirs, stderr=self._errors, env=environ)
+            else:
+                self.process = ForkedProcess(words, None, environ, theirs, self._errors.fileno())
+        finally:
+            os.close(theirs)
+        said = next((line for line in self._out if "http://" in line), None)
         assert said is not None, self.errors
         found = re.search(r"http://\S+", said)
         assert found is not None
@@ -82,7 +90,8 @@ class Viewing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self._out.close()
         self._errors.close()
 
     @property
