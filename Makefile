@@ -25,7 +25,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Warnings are errors: a link that leads nowhere, a page that is missing in the navigation. Everything is read anew, to find them again.
 SPHINX = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --conf-dir docs --doctree-dir build/doctrees
 
-.PHONY: demo test lint tests slow-test attack-test crash-test interop-test oracle-test compat-test bench docs pictures format clean
+.PHONY: demo test lint types others tests slow-test attack-test crash-test interop-test oracle-test compat-test bench docs pictures format clean
 
 demo:
 	@VENV=$(VENV) tools/setup demo
@@ -33,14 +33,22 @@ demo:
 
 test: lint tests
 
+# mypy takes as long as all others together, with one processor each. The tests are collected once, so that what is compiled of them
+# is there when several processes do it.
 lint:
 	@VENV=$(VENV) tools/setup dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types others
+
+types:
 	$(BIN)/mypy
+
+others:
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_architecture.py
 	$(SPHINX) -b dummy . build/links
+	@$(BIN)/python -m pytest --collect-only -q >build/collected || { tail -n 50 build/collected; exit 1; }
 
 tests:
 	@VENV=$(VENV) tools/setup dev

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.support.scheduling import Scheduling
 
 # How long an example takes says something about the machine's load only.
-settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("quick", deadline=None, max_examples=15)
 settings.register_profile("thorough", deadline=None, max_examples=250)
 settings.load_profile("quick")
 

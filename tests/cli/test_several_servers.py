@@ -78,6 +78,7 @@ def fakes(folder: Path) -> Iterator[list[Fake]]:
 ITEMS, IN_FLIGHT = 70, 6
 
 
+@pytest.mark.slow
 def test_three_servers_of_which_one_is_slow_and_one_dies(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path, [f"[simulate: tools={TURNS}] prompt {number}" for number in range(ITEMS)])
     with fakes(tmp_path) as (fast, slow, dying), ExitStack() as stack:

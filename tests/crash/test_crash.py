@@ -31,12 +31,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.mark.parametrize(
     ("victim", "executor", "work", "kills"),
     [
-        ("owner", "processes", WORK, 3),
-        ("owner", "local", SAMPLED, 3),
+        ("owner", "processes", WORK, 2),
+        pytest.param("owner", "local", SAMPLED, 3, marks=pytest.mark.slow),
         ("worker", "processes", SAMPLED, 2),
         ("start", "local", WORK, 2),
         ("export", "processes", WORK, 2),
-        ("tree", "processes", WORK, 2),
+        pytest.param("tree", "processes", WORK, 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_run_comes_out_as_an_undisturbed_one(
@@ -51,10 +51,15 @@ def test_a_killed_run_comes_out_as_an_undisturbed_one(
     ("kind", "executor", "sandbox"),
     [
         ("outer", "processes", "bubblewrap"),
-        ("init", "local", "bubblewrap"),
-        ("entering", "processes", "bubblewrap"),
         ("shell", "local", "bubblewrap"),
-        ("guard", "processes", "local"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("init", "local", "bubblewrap"),
+                ("entering", "processes", "bubblewrap"),
+                ("guard", "processes", "local"),
+            )
+        ),
     ],
 )
 def test_a_killed_sandbox_costs_no_recorded_call(site: Site, kind: Kind, executor: str, sandbox: str) -> None:
@@ -72,7 +77,7 @@ TURNS = 5
 APPEND = {"command": "echo more >> grown; sleep 0.15; wc -l < grown"}
 
 
-@pytest.mark.parametrize("executor", ["local", "processes"])
+@pytest.mark.parametrize("executor", ["local", pytest.param("processes", marks=pytest.mark.slow)])
 def test_a_command_that_was_cut_off_is_undone_before_it_is_done_again(tmp_path: Path, executor: str) -> None:
     """Each command leaves its workspace other than it found it: whoever does one twice gets another answer."""
     write_prompts(tmp_path / "prompts.jsonl", (f"Question {number}" for number in range(6)))

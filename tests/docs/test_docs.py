@@ -7,17 +7,22 @@ import os
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
 
 import pytest
 
 from manyhands.core.outcomes import StopReason
+from manyhands.engine.journal.reader import JOURNAL
 from manyhands.sandboxes.files.checkpoint import MAX_BYTES, MAX_ENTRIES
 from manyhands.workloads.csv_jobs.mcp.declarations import STATES
 from manyhands.workloads.csv_jobs.rows.columns import OUR_COLUMNS
@@ -38,6 +43,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 IN_CODE = re.compile(r"`((?:src|tests|docs|examples|tools|benchmarks)/[\w./-]+)`")
 QUOTED = re.compile(r"""'[^']*'|"[^"$`\\!]*\"""")
 FOR_A_SHELL = re.compile(r"[^\w\s./=,:%@+-]")
+KILLED = re.compile(r"timeout -s KILL \d+ manyhands (.*)")
+KILL_CODE = 128 + 9
 LONGEST = 60.0
 
 
@@ -89,6 +96,8 @@ def run(command: list[str], folder: Path, *more: Path) -> tuple[int, str]:
 
 def run_line(command: str, folder: Path) -> tuple[int, str]:
     """Perform a line of a console. Without anything that only a shell understands, ``manyhands`` is forked, which is quicker."""
+    if killed := KILLED.fullmatch(command):
+        return KILL_CODE, killed_midway(shlex.split(killed[1]), folder)
     if not command.startswith("manyhands ") or FOR_A_SHELL.search(QUOTED.sub("", command)):
         return run(["bash", "-c", command], folder)
     with TemporaryFile() as printed:
@@ -100,6 +109,31 @@ def run_line(command: str, folder: Path) -> tuple[int, str]:
             process.kill()
         printed.seek(0)
         return code, printed.read().decode()
+
+
+def killed_midway(words: list[str], folder: Path) -> str:
+    """Kill a batch as soon as some of its work is recorded, however fast this machine is; what it printed."""
+    name = next(value for word, value in pairwise(words) if word == "--run_name")
+    journal = folder / "data" / name / JOURNAL
+    with TemporaryFile() as printed:
+        process = ForkedProcess(words, folder, environment(), printed.fileno(), printed.fileno())
+        try:
+            deadline = time.monotonic() + LONGEST
+            while recorded_steps(journal) < 20:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            process.kill()
+            process.wait(LONGEST)
+        printed.seek(0)
+        return printed.read().decode()
+
+
+def recorded_steps(journal: Path) -> int:
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as database:
+        return int(database.execute("SELECT count(*) FROM steps").fetchone()[0])
+    return 0
 
 
 def commands(snippet: Snippet) -> Iterator[tuple[str, list[str], int]]:

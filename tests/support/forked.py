@@ -52,6 +52,10 @@ _IMPORTED = (
     "manyhands.workloads.csv_jobs.rows.schema_validator",
     "manyhands.models.openai.client",
     "manyhands.models.pricing",
+    "manyhands.models.simulated.model",
+    "manyhands.sandboxes.local",
+    "manyhands.tools.own_functions",
+    "encodings.idna",
     *(entry.factory.partition(":")[0] for entry in WORKLOADS.values()),
 )
 """What is imported beside the modules of the commands that are asked for."""
