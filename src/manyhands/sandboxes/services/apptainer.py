@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
@@ -28,7 +28,7 @@ from manyhands.processes.children import PipeReader, PipeWriter, Process, close_
 from manyhands.processes.strays import remove_tree
 from manyhands.processes.system import boot
 from manyhands.sandboxes.remote.driver import FOLDER, ExecStream, Listed, World, WorldSpec, has_labels
-from manyhands.sandboxes.services.commands import get_archive, places, put_archive
+from manyhands.sandboxes.services.command_driver import CommandDriver
 from manyhands.sandboxes.settings import SandboxSettings
 
 _PROGRAMS = ("apptainer", "singularity")
@@ -62,20 +62,14 @@ class _Kept:
     directory: str = "/workspace"
 
 
-class ApptainerDriver:
+class ApptainerDriver(CommandDriver):
     """Keeps worlds on this machine. ``state``: a folder with a file for each; ``cache``: one for images."""
+
+    name = "apptainer"
 
     def __init__(self, state: Path, cache: Path) -> None:
         self._state = state
         self._cache = cache
-
-    @property
-    def kind(self) -> str:
-        return "apptainer"
-
-    @property
-    def ends_with_owner(self) -> bool:
-        return False
 
     def unavailable(self) -> str | None:
         return None if self._program else "neither apptainer nor singularity is installed"
@@ -88,8 +82,7 @@ class ApptainerDriver:
         return ("memory", "processes", "cpus")
 
     async def create(self, spec: WorldSpec) -> World:
-        if spec.project is not None or spec.user is not None or spec.limits.network_allow:
-            raise ItemError(Cause.INVALID_INPUT, "apptainer: no project, user or list of hosts can be given")
+        self._refuse(spec, user=True)
         if spec.image is None:
             raise ItemError(Cause.INVALID_INPUT, "apptainer: an image must be named (--image)")
         source = await asyncio.to_thread(self._read, spec.image)
@@ -112,11 +105,10 @@ class ApptainerDriver:
             else:
                 await self._copied(Path(source.folder), folder)
             await self.start(kept.id)
-            directory, home = await places(self, kept.id, spec.directory)
         except BaseException:
             await to_the_end(self.delete(kept.id))
             raise
-        return World(kept.id, "/workspace", directory, home or None, alone=False)
+        return await self._settled(kept.id, spec.directory, alone=False)
 
     async def start(self, world: str) -> None:
         if world in await self._instances():
@@ -150,12 +142,6 @@ class ApptainerDriver:
         kept = await self._known(world)
         words = [self._program, "exec", "--pwd", directory or kept.directory, f"instance://{world}", *command]
         return _LocalStream(words, _environment({**kept.environment, **environment}), output, errors)
-
-    async def put(self, world: str, archive: BinaryIO, path: str) -> None:
-        await put_archive(self, world, archive, path)
-
-    async def get(self, world: str, path: str, archive: BinaryIO, *, max_bytes: int) -> None:
-        await get_archive(self, world, path, archive, max_bytes)
 
     async def snapshot(self, world: str, labels: Mapping[str, str]) -> str:
         """A copy of the overlay, beside it."""

@@ -16,17 +16,16 @@ import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO
+from typing import Any
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import describe
 from manyhands.sandboxes.remote.driver import FOLDER, RUN, ExecStream, Listed, World, WorldSpec
-from manyhands.sandboxes.services.commands import get_archive, places, put_archive
+from manyhands.sandboxes.services.command_driver import CALL_SECONDS, ServiceDriver
 from manyhands.sandboxes.settings import SandboxSettings
 
 _IDLE_MINUTES = 60
-_CALL_SECONDS = 120.0
 _START_SECONDS = 900
 _IMAGE = "python:3.12-slim"
 _SNAPSHOT = "manyhands-snapshot-"
@@ -63,20 +62,14 @@ def daytona_driver(name: str, options: SandboxSettings) -> DaytonaDriver:
     return DaytonaDriver(daytona)
 
 
-class DaytonaDriver:
+class DaytonaDriver(ServiceDriver):
     """Keeps worlds at Daytona. They stop and are deleted by themselves when their time is over. ``sdk``: the module ``daytona``."""
+
+    name = "daytona"
 
     def __init__(self, sdk: Any) -> None:
         self._sdk = sdk
         self._client: Any = None
-
-    @property
-    def kind(self) -> str:
-        return "daytona"
-
-    @property
-    def ends_with_owner(self) -> bool:
-        return False
 
     def unavailable(self) -> str | None:
         try:
@@ -93,8 +86,7 @@ class DaytonaDriver:
         return ("processes", "files")
 
     async def create(self, spec: WorldSpec) -> World:
-        if spec.project is not None or spec.limits.network_allow:
-            raise ItemError(Cause.INVALID_INPUT, "daytona: no project or list of hosts can be given")
+        self._refuse(spec, user=False)
         minutes = max(1, math.ceil(spec.time_to_live / 60))
         common: dict[str, Any] = {
             "name": spec.name,
@@ -117,13 +109,7 @@ class DaytonaDriver:
             )
             params = sdk.CreateSandboxFromImageParams(image=spec.image or _IMAGE, resources=resources, **common)
         sandbox = await self._asked(self._connected().create(params, timeout=_START_SECONDS), _START_SECONDS + 60)
-        world = str(sandbox.id)
-        try:
-            directory, home = await places(self, world, spec.directory)
-        except BaseException:
-            await self.delete(world)
-            raise
-        return World(world, "/workspace", directory, home or None)
+        return await self._settled(str(sandbox.id), spec.directory)
 
     async def start(self, world: str) -> None:
         sandbox = await self._found(world)
@@ -134,7 +120,7 @@ class DaytonaDriver:
         with self._unless_gone():
             sandbox = await self._found(world)
             if _state(sandbox) == "started":
-                await self._asked(sandbox.stop(timeout=_CALL_SECONDS))
+                await self._asked(sandbox.stop(timeout=CALL_SECONDS))
 
     async def execute(
         self,
@@ -161,12 +147,6 @@ class DaytonaDriver:
         begun = await self._asked(sandbox.process.execute_session_command(session, request))
         return _DaytonaStream(sandbox.process, session, str(begun.cmd_id), output, errors)
 
-    async def put(self, world: str, archive: BinaryIO, path: str) -> None:
-        await put_archive(self, world, archive, path)
-
-    async def get(self, world: str, path: str, archive: BinaryIO, *, max_bytes: int) -> None:
-        await get_archive(self, world, path, archive, max_bytes)
-
     async def snapshot(self, world: str, labels: Mapping[str, str]) -> str:
         """Snapshots have no labels; their names say of which run and folder they are."""
         sandbox = await self._found(world)
@@ -174,12 +154,9 @@ class DaytonaDriver:
         await self._asked(sandbox.create_snapshot(name, timeout=_START_SECONDS), _START_SECONDS + 60)
         return name
 
-    async def size(self, world: str) -> int | None:
-        return None
-
     async def delete(self, world: str) -> None:
         with self._unless_gone():
-            await self._asked((await self._found(world)).delete(timeout=_CALL_SECONDS))
+            await self._asked((await self._found(world)).delete(timeout=CALL_SECONDS))
 
     async def delete_snapshot(self, snapshot: str) -> None:
         with self._unless_gone():
@@ -211,11 +188,6 @@ class DaytonaDriver:
 
     async def _found(self, world: str) -> Any:
         return await self._asked(self._connected().get(world))
-
-    async def _asked(self, call: Any, seconds: float = _CALL_SECONDS) -> Any:
-        with self._telling():
-            async with asyncio.timeout(seconds):
-                return await call
 
     @contextmanager
     def _unless_gone(self) -> Iterator[None]:

@@ -10,19 +10,19 @@ import base64
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import describe
 from manyhands.sandboxes.remote.driver import ExecStream, Listed, World, WorldSpec
-from manyhands.sandboxes.services.commands import get_archive, places, put_archive, ran
+from manyhands.sandboxes.services.command_driver import ServiceDriver
+from manyhands.sandboxes.services.commands import ran
 from manyhands.sandboxes.settings import SandboxSettings
 
 _APP = "manyhands"
 _WORLD = "MANYHANDS_WORLD"
 _MAX_LIFE = 24 * 3600
-_CALL_SECONDS = 120.0
 _START_SECONDS = 900.0
 _STAYS = ("/bin/sh", "-c", "while :; do sleep 3600; done")
 _SNAPSHOT = "im-"
@@ -49,20 +49,14 @@ def modal_driver(name: str, options: SandboxSettings) -> ModalDriver:
     return ModalDriver(modal)
 
 
-class ModalDriver:
+class ModalDriver(ServiceDriver):
     """Keeps worlds at Modal. They end by themselves when their time is over. ``sdk``: the module ``modal``."""
+
+    name = "modal"
 
     def __init__(self, sdk: Any) -> None:
         self._sdk = sdk
         self._app: Any = None
-
-    @property
-    def kind(self) -> str:
-        return "modal"
-
-    @property
-    def ends_with_owner(self) -> bool:
-        return False
 
     def unavailable(self) -> str | None:
         if self._sdk.config.config.get("token_id"):
@@ -76,8 +70,7 @@ class ModalDriver:
         return ("processes", "disk", "files")
 
     async def create(self, spec: WorldSpec) -> World:
-        if spec.project is not None or spec.user is not None or spec.limits.network_allow:
-            raise ItemError(Cause.INVALID_INPUT, "modal: no project, user or list of hosts can be given")
+        self._refuse(spec, user=True)
         image = self._image(spec.image)
         life = max(60, min(_MAX_LIFE, math.ceil(spec.time_to_live)))
         more: dict[str, Any] = {} if spec.limits.cpus is None else {"cpu": (spec.limits.cpus, spec.limits.cpus)}
@@ -96,13 +89,7 @@ class ModalDriver:
             ),
             _START_SECONDS,
         )
-        world = str(sandbox.object_id)
-        try:
-            directory, home = await places(self, world, spec.directory)
-        except BaseException:
-            await self.delete(world)
-            raise
-        return World(world, "/workspace", directory, home or None)
+        return await self._settled(str(sandbox.object_id), spec.directory)
 
     async def start(self, world: str) -> None:
         """A sandbox of Modal that has ended does not come back."""
@@ -135,20 +122,11 @@ class ModalDriver:
         process = await self._asked(sandbox.exec.aio(*command, env=variables, workdir=directory, text=False))
         return _ModalStream(process, output, errors)
 
-    async def put(self, world: str, archive: BinaryIO, path: str) -> None:
-        await put_archive(self, world, archive, path)
-
-    async def get(self, world: str, path: str, archive: BinaryIO, *, max_bytes: int) -> None:
-        await get_archive(self, world, path, archive, max_bytes)
-
     async def snapshot(self, world: str, labels: Mapping[str, str]) -> str:
         """Modal removes it when its time is over; it has no labels."""
         sandbox = await self._found(world)
         image = await self._asked(sandbox.snapshot_filesystem.aio(timeout=300, ttl=_MAX_LIFE), _START_SECONDS)
         return str(image.object_id)
-
-    async def size(self, world: str) -> int | None:
-        return None
 
     async def delete(self, world: str) -> None:
         try:
@@ -193,11 +171,6 @@ class ModalDriver:
 
     async def _found(self, world: str) -> Any:
         return await self._asked(self._sdk.Sandbox.from_id.aio(world))
-
-    async def _asked(self, call: Any, seconds: float = _CALL_SECONDS) -> Any:
-        with self._telling():
-            async with asyncio.timeout(seconds):
-                return await call
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
