@@ -309,6 +309,11 @@ def test_a_tag_that_moves_between_start_and_resume(work: Work) -> None:
     reference = work.engine.pushed("moving:1", work.engine.bare)
     work.folder.write_rows(_rows(reference, "own-tool 2>/dev/null || echo bare"))
     work.batch("r", "--sandbox=docker")
+    status = run_command(work.folder.path, "status", "data/r")
+    pinned = re.search(rf"sandbox docker, made of {re.escape(reference)} \((sha256:[0-9a-f]{{64}})\)", status.out)
+    assert pinned is not None, status.out
+    shown = run_command(work.folder.path, "show", "data/r", "1")
+    assert f"sandbox: docker, image {reference} ({pinned[1]})" in shown.out
     assert work.engine.pushed("moving:1", work.engine.full) == reference
     work.folder.write_rows(_rows(reference, *["own-tool 2>/dev/null || echo bare"] * 2))
     work.batch("r", "--sandbox=docker", "--resume")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,13 @@ def test_rows_whose_image_does_not_exist_refuse_the_run(work: Work, registry: Bo
 def test_rows_whose_image_does_not_exist_are_skipped_on_request(work: Work, registry: Boxes) -> None:
     registry.publish("base:1")
     work.folder.write_rows(_rows("base:1", "gone:1", "base:1", "base:1"))
-    work.batch("--skip_missing_images", "--max_samples=3")
+    ran = work.batch("--skip_missing_images", "--max_samples=3")
     assert len(work.answers()) == 3
-    assert work.folder.json("summary.json")["ledger"]["items"] == 3
+    ledger = work.folder.json("summary.json")["ledger"]
+    assert (ledger["items"], ledger["skipped"]) == (3, 1)
+    assert re.search(r"skipped +1 .*failures.jsonl", ran.out)
+    assert re.search(r"in all +4 +. the sum of the states", ran.out)
+    assert len(ran.err.splitlines()) == len(set(ran.err.splitlines()))
     (failure,) = work.folder.lines("failures.jsonl")
     assert "gone:1 does not exist" in json.dumps(failure)
     work.resume()

@@ -17,6 +17,7 @@ from manyhands.core.text import cut, printable, shell_quoted
 from manyhands.processes.output import raw_stream
 from manyhands.runs.folders import find_run, latest_run
 from manyhands.runs.ledger import ORDER
+from manyhands.runs.progress import RunSandbox, sandboxes_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -149,7 +150,10 @@ def print_ledger(console: Console, summary: Mapping[str, Any]) -> None:
         causes = ledger["by_cause"].get(state, {})
         why = ", ".join(f"{name} {count}" for name, count in causes.items()) or _MEANING[state]
         rows.append((str(state), str(ledger[state]), why))
-    rows.append(("in all", str(ledger["items"]), "= the sum of the states"))
+    skipped = ledger.get("skipped", 0)
+    if skipped:
+        rows.append(("skipped", str(skipped), "rows that can't be used: failures.jsonl lists them"))
+    rows.append(("in all", str(ledger["items"] + skipped), "= the sum of the states"))
     console.print_table("Ledger", ("state", "items", ""), rows, right=("items",))
 
 
@@ -157,6 +161,12 @@ def print_orders(console: Console, orders: Sequence[Order]) -> None:
     """What people have changed in the run, the latest last. ``orders``: the latest first."""
     for each in reversed(orders):
         console.print_line(f"  {each['at']} {each['text']} (by {each['given_by']})")
+
+
+def print_sandboxes(console: Console, sandboxes: Sequence[RunSandbox]) -> None:
+    """What sandboxes a run makes of images, and of which."""
+    for text in sandboxes_text(sandboxes):
+        console.print_line(f"  {printable(text)}")
 
 
 def print_replicas(console: Console, replicas: Sequence[Mapping[str, Any]]) -> None:

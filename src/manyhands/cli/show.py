@@ -9,7 +9,16 @@ from pathlib import Path
 
 from rich.table import Table
 
-from manyhands.cli.console import Console, announced, out, print_ledger, print_orders, print_usage, run_meant
+from manyhands.cli.console import (
+    Console,
+    announced,
+    out,
+    print_ledger,
+    print_orders,
+    print_sandboxes,
+    print_usage,
+    run_meant,
+)
 from manyhands.cli.plain import add_run, parser, positive
 from manyhands.core.errors import ManyhandsError, RunError
 from manyhands.core.outcomes import ItemState
@@ -26,6 +35,7 @@ from manyhands.runs.listing import (
     item_details,
     step_contents,
 )
+from manyhands.runs.progress import sandbox_text
 from manyhands.runs.summaries import ItemSummary, item_summaries, run_status, summarizer_of
 
 LIST_LIMIT = 50
@@ -90,6 +100,7 @@ def _show_run(reader: JournalReader, options: argparse.Namespace) -> None:
     listed = [item for _, item in item_summaries(reader, options.state, limit=options.limit + 1)]
     console, summary = out(), run_status(reader)
     console.print(f"{reader.folder.name}: {summary['workload']}, created {summary['created_at']}")
+    print_sandboxes(console, summary["sandboxes"])
     table = Table(box=None, pad_edge=False)
     scored = any(item["score"] is not None for item in listed)
     for column in ("item", "state", "attempt", "executed", "why", *["score"] * scored, "name"):
@@ -135,6 +146,8 @@ def _show_item(reader: JournalReader, item: str, options: argparse.Namespace) ->
 
 def _print_head(console: Console, row: ItemRow, item: ItemSummary, details: ItemDetails, limit: int | None) -> None:
     console.print(f"item {row.number} ({row.key}): {row.state}, attempt {row.attempt}")
+    if item["sandbox"] is not None:
+        console.print_line(f"  sandbox: {printable(sandbox_text(item['sandbox']))}")
     for line in (*_score_lines(item), *failure_lines(details)):
         console.print(line)
     if details.system_prompt:

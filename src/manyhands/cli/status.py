@@ -6,7 +6,15 @@ import argparse
 import time
 from contextlib import closing
 
-from manyhands.cli.console import out, print_ledger, print_orders, print_replicas, print_usage, run_meant
+from manyhands.cli.console import (
+    out,
+    print_ledger,
+    print_orders,
+    print_replicas,
+    print_sandboxes,
+    print_usage,
+    run_meant,
+)
 from manyhands.cli.plain import add_run, parser
 from manyhands.core.text import json_text
 from manyhands.engine.journal.reader import JournalReader
@@ -46,6 +54,7 @@ def _show(reader: JournalReader, as_json: bool) -> None:
         return
     console = out()
     console.print(f"{status['run']}: {status['state']} ({status['workload']})")
+    print_sandboxes(console, status["sandboxes"])
     print_orders(console, status["orders"][:ORDERS])
     print_ledger(console, status)
     if status["figures"]:

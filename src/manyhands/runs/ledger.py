@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import UsageFigures
@@ -34,6 +34,9 @@ class Ledger(TypedDict):
     cancelled: int
     pending: int
     """Those that are being executed included."""
+    skipped: NotRequired[int]
+    """What of the input became no items because it can't be used: rows, each as often as it was to be sampled. Absent if there are none.
+    Of the input there were so many besides ``items``."""
     by_cause: dict[str, dict[str, int]]
     """By state, and then by the cause of a failure or the reason of a discard; of pending items, those beyond the run's limit."""
 
@@ -91,9 +94,17 @@ def ledger(counts: dict[tuple[str, str], int], beyond: int = 0) -> Ledger:
 def ledger_of(reader: JournalReader) -> Ledger:
     """The ledger of a run."""
     counts, limit = reader.counts(), reader.meta(LIMIT)
-    if limit is None:
-        return ledger(counts)
-    return ledger(counts, ledger(counts)["pending"] - reader.left(limit))
+    found = ledger(counts) if limit is None else ledger(counts, ledger(counts)["pending"] - reader.left(limit))
+    skipped = _skipped(reader.meta("spec"))
+    return {**found, "skipped": skipped} if skipped else found
+
+
+def _skipped(spec: Any) -> int:
+    """How much of the input of a run can't be used, where its spec counts that."""
+    if not isinstance(spec, dict) or not isinstance(spec.get("bad_count"), int):
+        return 0
+    samples = (spec.get("options") or {}).get("samples")
+    return int(spec["bad_count"]) * (samples if isinstance(samples, int) else 1)
 
 
 def left_to_do(found: Ledger) -> int:

@@ -1,14 +1,15 @@
-"""How far a run is while it is executed, and notices for a person meanwhile."""
+"""How far a run is while it is executed, notices for a person meanwhile, and in which sandboxes its items run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
 from manyhands.engine.limits.waits import Wait
@@ -148,3 +149,92 @@ class Progress:
     @property
     def finished(self) -> int:
         return sum(n for (state, _), n in self.counts.items() if ItemState(state).final)
+
+
+# --- Sandboxes and images, as the journal has them
+
+MAX_IMAGES = 20
+_AUTO, _PLAIN = "auto", "bubblewrap"
+"""The setting that chooses, and what it chooses where there is no image."""
+
+
+class ItemSandbox(TypedDict):
+    """Where an item's commands run."""
+
+    kind: str
+    """As ``--sandbox`` names it."""
+    image: str | None
+    """The name of the image that it is made of; null without one."""
+    pin: str | None
+    """What the name meant when the run was made, with its digest."""
+
+
+class PinnedImage(TypedDict):
+    """An image of a run."""
+
+    image: str
+    pin: str | None
+
+
+class RunSandbox(TypedDict):
+    """A kind of sandboxes that a run makes of images."""
+
+    kind: str
+    image_count: int
+    images: list[PinnedImage]
+    """The first 20 of them."""
+
+
+def item_sandbox(options: Mapping[str, Any], pins: Mapping[str, Any] | None, image: str | None) -> ItemSandbox:
+    """Where an item runs. ``options``: the recorded settings of its sandbox; ``pins``: what is recorded of images; ``image``: the item's
+    own."""
+    named = None if options.get("ignore_images") else image or options.get("image")
+    chosen = str(options.get("sandbox") or _AUTO)
+    if named is None:
+        return {"kind": _PLAIN if chosen == _AUTO else chosen, "image": None, "pin": None}
+    found = next((each.get("pin") for each in (pins or {}).get("images", ()) if each.get("reference") == named), None)
+    return {"kind": (pins or {}).get("kind") or chosen, "image": named, "pin": found}
+
+
+def run_sandboxes(spec: Any) -> list[RunSandbox]:
+    """The kinds of sandboxes that a run makes of images. ``spec``: as it is recorded."""
+    return [_of_kind(each) for each in _pins_of(spec) if each.get("kind")]
+
+
+def sandbox_text(sandbox: ItemSandbox) -> str:
+    """An item's sandbox for people."""
+    if sandbox["image"] is None:
+        return sandbox["kind"]
+    return f"{sandbox['kind']}, image {_pinned(sandbox['image'], sandbox['pin'])}"
+
+
+def sandboxes_text(sandboxes: Iterable[RunSandbox]) -> Iterator[str]:
+    """A run's sandboxes for people, a line for each kind, with up to three images."""
+    for each in sandboxes:
+        shown = [_pinned(image["image"], image["pin"]) for image in each["images"][:3]]
+        more = each["image_count"] - len(shown)
+        yield f"sandbox {each['kind']}, made of {', '.join(shown)}{f' and {more} more images' if more else ''}"
+
+
+def _pins_of(spec: Any) -> list[Mapping[str, Any]]:
+    """All pins in a spec: those of the run, or of each target of an evaluation."""
+    pins = spec.get("pins") if isinstance(spec, Mapping) else None
+    if not isinstance(pins, Mapping):
+        return []
+    return [each for each in ([pins] if "kind" in pins else pins.values()) if isinstance(each, Mapping)]
+
+
+def _of_kind(pins: Mapping[str, Json]) -> RunSandbox:
+    images = pins.get("images")
+    found: list[PinnedImage] = [
+        {"image": str(each["reference"]), "pin": each.get("pin")}
+        for each in (images if isinstance(images, list) else ())
+        if isinstance(each, Mapping) and "reference" in each
+    ]
+    return {"kind": str(pins["kind"]), "image_count": len(found), "images": found[:MAX_IMAGES]}
+
+
+def _pinned(image: str, pin: str | None) -> str:
+    """``NAME (DIGEST)``; the digest alone is what the name does not say."""
+    digest = (pin or "").rpartition("@")[2]
+    return image if not digest or digest in image else f"{image} ({digest})"

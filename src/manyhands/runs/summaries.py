@@ -22,7 +22,7 @@ from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader, RecordedOrder
 from manyhands.io.json_files import read_object
 from manyhands.runs.ledger import REPLICAS, Summary, left_to_do, summarise, timestamp
-from manyhands.runs.progress import ImageProgress, image_progress
+from manyhands.runs.progress import ImageProgress, ItemSandbox, RunSandbox, image_progress, run_sandboxes
 from manyhands.runs.registry import summarizer_target
 from manyhands.runs.steering.changes import order_text
 
@@ -99,6 +99,8 @@ class RunStatus(Summary):
     """Where the replicas stand, or stood when a session last ended; empty if there is only one."""
     images: ImageProgress | None
     """How far the container images of the run are; null if it has none."""
+    sandboxes: list[RunSandbox]
+    """The kinds of sandboxes that it makes of images, with these; empty without images."""
 
 
 class RunSummary(RunStatus):
@@ -143,6 +145,8 @@ class ItemSummary(TypedDict):
     """The beginning of what was given, on one line."""
     outcome: str
     """The beginning of what came of it, on one line."""
+    sandbox: ItemSandbox | None
+    """Where its commands run; null where the workload runs none in a sandbox."""
     started_at: str | None
     finished_at: str | None
 
@@ -179,6 +183,10 @@ class Summarizer:
         """What is to be known of an item from its row alone: quick, as an index of a run asks for it of each."""
         return ItemFacts(row.key, outcome=row.message)
 
+    def sandbox(self, row: ItemRow) -> ItemSandbox | None:
+        """Where an item's commands run."""
+        return None
+
     def facts_of(self, rows: Sequence[ItemRow]) -> list[ItemFacts]:
         """The same of several items. Of a summarizer that only has an ``item`` of its own it is taken from that."""
         if type(self).item is Summarizer.item:
@@ -209,6 +217,7 @@ class Summarizer:
             "usage": cast(UsageFigures, {**usage.to_json(), "cost": round(usage.cost, 6)}),
             "input": brief(facts.input),
             "outcome": brief(facts.outcome),
+            "sandbox": self.sandbox(row),
             "started_at": timestamp(row.started_at),
             "finished_at": timestamp(row.finished_at),
         }
@@ -252,6 +261,7 @@ def run_status(reader: JournalReader, *, with_figures: bool = True) -> RunStatus
         "figures": figures,
         "replicas": [_replica_status(each) for each in reader.meta(REPLICAS, [])],
         "images": image_progress(reader.folder),
+        "sandboxes": run_sandboxes(reader.meta("spec")),
     }
 
 

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from manyhands.core.jsonio import without_surrogates
 from manyhands.core.messages import text_of
 from manyhands.core.text import cut, printable
+from manyhands.runs.progress import sandbox_text
 from manyhands.runs.shown.blocks import Block, Cell, Chart, Column, Lanes, Section, Tone
 from manyhands.runs.shown.cells import OPEN, SHOW, SHOWN, STATE_TONES
 from manyhands.view import charts, text
@@ -314,6 +315,7 @@ _FILTERS: Mapping[str, Any] = {
     "attribute_name": attribute_name,
     "safe_image": text.safe_data_image,
     "plain_text": text.plain,
+    "sandbox_text": sandbox_text,
     "code": text.code,
     "pretty": text.pretty_here,
 }

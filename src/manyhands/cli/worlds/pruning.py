@@ -21,7 +21,8 @@ def run(argv: list[str]) -> int:
     """Remove worlds."""
     result = parser(
         "worlds prune",
-        "Remove the worlds of runs whose folders are gone, or all of one run. Items of that run that are not finished begin anew.",
+        "Remove the worlds of runs whose folders are gone, or with RUN all worlds of that one, whose unfinished items then begin anew. "
+        "Worlds of other runs are never removed.",
     )
     result.add_argument(
         "run",
@@ -35,7 +36,8 @@ def run(argv: list[str]) -> int:
     options = result.parse_args(argv)
     unneeded = _of_gone_runs if options.run is None else worlds_of_run(find_run(options.run, options.data_dir))
     count = run_on_loop(_prune(unneeded, options.sandbox, asks=not options.yes))
-    print(f"{counted(count, 'world')} removed")
+    whose = "of runs whose folders are gone" if options.run is None else f"of {options.run}"
+    print(f"{counted(count, 'world')} {whose} removed" if count else f"no world {whose} was removed")
     return 0
 
 

@@ -38,6 +38,7 @@ def damaged_summary(row: ItemRow, error: Exception) -> ItemSummary:
         "usage": cast(UsageFigures, ZERO.to_json()),
         "input": "",
         "outcome": brief(problem),
+        "sandbox": None,
         "started_at": None,
         "finished_at": None,
     }

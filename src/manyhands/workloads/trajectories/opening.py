@@ -156,7 +156,7 @@ async def _made(
     options = with_template(options, None, notice)
     logs = Path(tempfile.mkdtemp(prefix="manyhands-builds-"))
     prepared = await prepare(
-        options, plan_images=partial(_planned_images, options, notice, build_logs=logs), environ=environ
+        options, plan_images=partial(_planned_images, options, _once(notice), build_logs=logs), environ=environ
     )
     check_tool_choice(options, prepared.tools)
     _check_worlds(prepared, folder, notice)
@@ -213,7 +213,7 @@ async def _continued(
             options,
             recorded=None if tools_changed else recorded,
             made=recorded,
-            plan_images=partial(_planned_images, options, notice, recorded=pins, needed=left.references),
+            plan_images=partial(_planned_images, options, _once(notice), recorded=pins, needed=left.references),
             environ=environ,
         )
         prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
@@ -257,6 +257,18 @@ async def _planned_images(
         skip_unbuilt=options.skip_invalid,
         build_logs=build_logs,
     )
+
+
+def _once(notice: Notice) -> Notice:
+    """Tells each line once: where rows are left out, images are planned again for the others."""
+    said = set[str]()
+
+    def tell(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            notice(line)
+
+    return tell
 
 
 def _images_left(folder: Path) -> ImageDemand:

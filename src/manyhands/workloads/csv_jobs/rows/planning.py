@@ -14,7 +14,9 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Item, ItemRow, PlannedItem
 from manyhands.io.digest_table import DigestTable
 from manyhands.io.tables.base import RawRow, Table, at, known_columns, shown
+from manyhands.runs.progress import ItemSandbox, item_sandbox
 from manyhands.runs.summaries import ItemFacts, Summarizer
+from manyhands.sandboxes.images.templates import RowImages
 
 BAD_ROW = "bad_row"
 """The reason of rows that were skipped because they can't be used."""
@@ -209,3 +211,12 @@ class JobSummarizer(Summarizer):
             input=dict(zip(headers, found.cells, strict=False)),
             outcome=row.message or record.get("result"),
         )
+
+    def sandbox(self, row: ItemRow) -> ItemSandbox | None:
+        options, table = self.spec["options"], self.spec["table"]
+        if options.get("worker_command") is not None:
+            return None
+        templates = options.get("image_field"), options.get("image_template")
+        cells = dict(zip(table["headers"], JobRow.of(row.item).cells, strict=False))
+        image = RowImages.of(*templates, fixed=()).image(cells) if any(templates) else None
+        return item_sandbox(options, self.spec.get("pins"), image)

@@ -13,11 +13,14 @@ from manyhands.core.usage import UsageFigures
 from manyhands.engine.contract import ItemRow
 from manyhands.runs.execution import RunResult
 from manyhands.runs.exit_codes import ExitCode
+from manyhands.runs.progress import ItemSandbox, item_sandbox
 from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure, number_in
+from manyhands.sandboxes.images.pins import NO_PINS
 from manyhands.workloads.evals.batch.reports import CommandFigures, report_lines
 from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.results.figures import MAX_NAMED, ResultFigures, RunFigures, count_name
 from manyhands.workloads.evals.results.result_lines import NO_ID, STATUSES, TestResult, result_of
+from manyhands.workloads.evals.targets.definitions import identity
 from manyhands.workloads.evals.targets.kinds.registry import KINDS
 
 SUMMARY = "eval_summary.json"
@@ -163,6 +166,15 @@ class EvalSummarizer(Summarizer):
             result.error or result.answer,
         )
 
+    def sandbox(self, row: ItemRow) -> ItemSandbox | None:
+        payload = row.payload
+        target = self._prepared.target_of(payload["file"], payload["target"])
+        task = payload["test"].get("task") or {}
+        if not (task or (target.facts.calls_models and target.settings.get("toolsets"))):
+            return None
+        pins = self._prepared.pins.get(identity(target), NO_PINS)
+        return item_sandbox(target.settings, pins.to_json(), task.get("image"))
+
     def figures(self) -> list[Figure]:
         found = self.read_results(SUMMARY)
         if not found:
@@ -177,7 +189,11 @@ class EvalSummarizer(Summarizer):
     @cached_property
     def _thresholds(self) -> Sequence[float]:
         """Of each eval file."""
-        return PreparedEval.from_json(self.spec, self.reader.folder.parent).thresholds
+        return self._prepared.thresholds
+
+    @cached_property
+    def _prepared(self) -> PreparedEval:
+        return PreparedEval.from_json(self.spec, self.reader.folder.parent)
 
 
 def _question(result: TestResult) -> object:

@@ -17,6 +17,7 @@ from manyhands.core.outcomes import GRADE, ItemState
 from manyhands.engine.contract import ItemRow, RunReader
 from manyhands.io.files import written_aside
 from manyhands.runs.ledger import ledger
+from manyhands.runs.progress import ItemSandbox, item_sandbox
 from manyhands.runs.summaries import Figure, ItemFacts, Summarizer, figure, number_in
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.lines.entry import local_time
@@ -236,6 +237,9 @@ class TrajectorySummarizer(Summarizer):
             payload["prompt"],
             row.message or record.get("stop_reason"),
         )
+
+    def sandbox(self, row: ItemRow) -> ItemSandbox:
+        return item_sandbox(self.spec["options"], self.spec.get("pins"), row.payload.get("image"))
 
     def figures(self) -> list[Figure]:
         found = self.read_results(STATISTICS)
