@@ -210,6 +210,12 @@ class CommandContract:
         assert (await shell(sandbox, "set -e; false; echo never")).exit_code == 1
         assert await said(sandbox, "break; continue; return 2>/dev/null; echo $kept", last=True) == "yes"
 
+    async def test_shell_keeps_its_state_under_any_settings(self, sandbox: Sandbox) -> None:
+        settings = "cd /tmp; export kept=yes; set -C -f -u; ulimit -S -f 0"
+        assert (await shell(sandbox, settings)).exit_code == 0
+        assert (await shell(sandbox, "export more=too; kill -KILL $$")).exit_code != 0
+        assert await said(sandbox, 'pwd; echo "$kept"') == "/tmp\nyes"
+
     async def test_shell_reports_syntax_errors(self, sandbox: Sandbox) -> None:
         for command in ("if true", "echo 'open", "echo $(", ")", "a=(1"):
             result = await shell(sandbox, command)

@@ -64,6 +64,7 @@ class Shell:
         self._token = secrets.token_hex(8)
         self._capture = Capture(1 << 16)
         self._report = Report()
+        self._waiter: asyncio.Future[None] | None = None
         (input_end, script_end), (read_end, output_end), (status_end, report_end) = fresh_pipes(3)
         try:
             self._process = start(BASH, input_end, output_end, report_end)
@@ -73,7 +74,7 @@ class Shell:
         finally:
             close_all(input_end, output_end, report_end)
         self._output = PipeReader(read_end, self._capture_output)
-        self._status = PipeReader(status_end, self._report.feed)
+        self._status = PipeReader(status_end, self._feed_status)
         self._script = PipeWriter(script_end)
         self._numbers = [number for number in (201, 202, 203) if number != report_end][:2]
         self._beginning = self._first_lines(report_end, fallback, marks)
@@ -142,18 +143,36 @@ class Shell:
         line = bash_line(command, self._numbers[0])
         text, self._beginning = self._beginning + line, ""
         sending = asyncio.ensure_future(self._script.write(text.encode(errors="surrogateescape")))
-        ending = asyncio.ensure_future(self._process.wait())
-        reporting = asyncio.ensure_future(self._report.arrived.wait())
         try:
-            await asyncio.wait([ending, reporting], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await self._reported(timeout)
         finally:
-            for task in (sending, ending, reporting):
-                task.cancel()
+            sending.cancel()
         if self._process.exit_code is not None:
             self._status.drain()
         if self._report.arrived.is_set():
             return await self._read_report(deadline)
         return await self._gone() if self._process.exit_code is not None else None
+
+    async def _reported(self, seconds: float) -> None:
+        """Wait for a report, or the shell's end, ``seconds`` at most."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
+        self._process.ended.add_done_callback(self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._process.ended.remove_done_callback(self._wake)
+
+    def _wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _feed_status(self, data: bytes) -> None:
+        self._report.feed(data)
+        if self._report.arrived.is_set():
+            self._wake()
 
     async def _read_report(self, deadline: float) -> int | None:
         fields = self._report.take()

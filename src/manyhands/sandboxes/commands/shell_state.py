@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import secrets
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,14 +27,27 @@ shopt -s expand_aliases
 builtin export {exports} >/dev/null
 builtin cd -- {directory} 2>/dev/null || builtin cd -- {fallback}
 exec {output}>&1 {status}>&{report} {report}>&- >/dev/null 2>&1
-__manyhands_report() {{
-  {end}{{ builtin printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; builtin jobs -rp; {more}builtin printf '\\0'
-    {before}builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p{after}
+{setting}__manyhands_report() {{
+  {end}{kept}{{ builtin printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; builtin jobs -rp; {more}builtin printf '\\0'
+    {dump}
     builtin printf '\\0'; }} >&{status} 2>/dev/null
 }}
 builtin trap '__manyhands_report exit "$?"' EXIT
 {ready}
 """
+_STATE = "builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p"
+# {file}: a descriptor of a file in memory without a name, which takes the lines as they come; where there is none, a fork does.
+_SETTING = """\
+(builtin umask 077; : >|{path}) && exec {file}<>{path}; command -p rm -f {path}
+"""
+_KEPT = """\
+{{ builtin trap '' XFSZ
+    {{ builtin jobs -rp; {more}builtin printf '\\0'; {dump}; builtin printf '\\0'; }} >|/proc/self/fd/{file} &&
+    builtin trap - XFSZ && builtin local -a __manyhands_said && builtin mapfile -t -d '' __manyhands_said </proc/self/fd/{file} &&
+    [[ ${{#__manyhands_said[@]}} == 2 ]] &&
+    builtin printf '%s\\0' {token} "$1" "$2" "$PWD" "${{__manyhands_said[@]}}" >&{status} && return; }} 2>/dev/null
+  builtin trap - XFSZ
+  """
 _READY = "builtin printf + >&{status}"
 
 
@@ -49,13 +63,17 @@ def bash_beginning(
     ready: str | None = None,
     end: str = "",
     more: str = "",
-    at_once: bool = False,
+    kept: int | None = None,
 ) -> str:
     """The first lines of a bash that goes on from ``state`` and reports to the descriptor ``report``, which it takes as ``status``; what
     commands write goes to its output, which it takes as ``output``. ``fallback``: where to start if the state's directory is gone;
     ``exports``: ``NAME=value``, exported whatever the state says. ``ready``, ``end``, ``more``: commands, each with what ends it, that say
     that it is ready (else a ``+`` to ``status``), that are run first in each report, and that add to the list of its jobs.
-    ``at_once``: have the state come in one piece, not line by line, which costs a fork."""
+    ``kept``: have a report come in few pieces, not line by line, by means of this descriptor."""
+    setting = gathered = ""
+    if kept is not None:
+        setting = _SETTING.format(path=f"/dev/shm/.{secrets.token_hex(16)}", file=kept)
+        gathered = _KEPT.format(more=more, dump=_STATE, file=kept, token=token, status=status)
     return _BEGINNING.format(
         state=shlex.quote(state.script),
         directory=shlex.quote(state.directory),
@@ -68,8 +86,9 @@ def bash_beginning(
         ready=_READY.format(status=status) if ready is None else ready,
         end=end,
         more=more,
-        before='builtin printf %s "$(' if at_once else "",
-        after=')"' if at_once else "",
+        setting=setting,
+        kept=gathered,
+        dump=_STATE if kept is None else f'builtin printf %s "$({_STATE})"',
     )
 
 

@@ -23,7 +23,7 @@ from manyhands.sandboxes.remote import scripts
 from manyhands.sandboxes.remote.place import LAST_WORDS, Place, result_of
 from manyhands.sandboxes.remote.streams import Marked, Stream, is_number
 
-_OUTPUT, _STATUS = 201, 202
+_OUTPUT, _STATUS, _KEPT = 201, 202, 203
 _STARTING = 20.0
 _ASKED_EVERY = 2.0
 """Seconds after which it is looked whether a shell still lives that has not answered."""
@@ -208,7 +208,7 @@ class RemoteShell:
                 ready=self._marks(f'ready $$" >&{_OUTPUT}', f'ready $$" >&{_STATUS}', "builtin "),
                 end=f"builtin printf '\\0%s end\\0' {self._mark} >&{_OUTPUT}; ",
                 more=listing.replace("printf", "builtin printf"),
-                at_once=True,
+                kept=_KEPT,
             )
         return _SH_BEGINNING.format(
             state=shlex.quote(self.state.script),
