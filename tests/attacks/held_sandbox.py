@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from manyhands.processes.children import ExecResult
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.local import LocalBackend
-from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
+from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
 
 PROCESSES = 64
 LIMITS = SandboxLimits(memory=512 << 20, processes=PROCESSES, file_size=64 << 20, cpu_seconds=30)
@@ -28,11 +28,20 @@ Result = TypeVar("Result")
 class HeldSandbox:
     """A sandbox in ``folder``. Use as a context manager."""
 
-    def __init__(self, kind: str, folder: Path, limits: SandboxLimits = LIMITS) -> None:
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        limits: SandboxLimits = LIMITS,
+        *,
+        image: str | None = None,
+        backend: SandboxBackend | None = None,
+    ) -> None:
+        """``image``: that of its world; ``backend``: what makes it, in place of the one of the kind."""
         self.run_id = f"attack-{secrets.token_hex(6)}"
         self.folder = folder
-        self._backend = BACKENDS[kind]()
-        self._request = SandboxRequest(folder, self.run_id, limits=limits)
+        self._backend: SandboxBackend = backend or BACKENDS[kind]()
+        self._request = SandboxRequest(folder, self.run_id, limits=limits, image=image)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._sandbox: Sandbox | None = None

@@ -110,23 +110,11 @@ class TestRootlessPodman(_EngineContract):
 
 
 class _WithoutBash(_EngineContract):
-    """These tests use what only bash keeps (functions, variables that are not exported, ``$'…'``), or programs that busybox has otherwise
-    (``ps ax``, ``setsid -f``): with ``sh``, directory and exported variables are the whole state, see ``test_former_defects.py``."""
+    """With a plain ``sh``, directory and exported variables are the whole state, see also ``test_former_defects.py``."""
 
     bare = True
     has_bash = False
     has_python = False
-    test_shell_keeps_its_state = None  # type: ignore[assignment]
-    test_shell_survives_exit = None  # type: ignore[assignment]
-    test_shell_survives_whatever_replaces_or_kills_it = None  # type: ignore[assignment]
-    test_shell_is_binary_safe = None  # type: ignore[assignment]
-    test_shells_run_beside_each_other = None  # type: ignore[assignment]
-    test_cancelling_a_shell_command = None  # type: ignore[assignment]
-    test_background_and_shell_share_one_world = None  # type: ignore[assignment]
-    test_step_cut_off_is_undone = None  # type: ignore[assignment]
-    test_recorded_step_stands = None  # type: ignore[assignment]
-    test_lost_background_means_a_lost_world = None  # type: ignore[assignment]
-    test_worlds_of_equal_items_share_nothing = None  # type: ignore[assignment]
 
 
 @pytest.mark.slow

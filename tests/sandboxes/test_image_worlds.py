@@ -28,7 +28,7 @@ from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 from tests.support.image_files import folder, layer, link, member
 from tests.support.image_tars import IMAGE_PATH, full_image
-from tests.support.unpacked_images import bare_image_pin, full_image_pin, unpacked_pin
+from tests.support.unpacked_images import full_image_pin, unpacked_pin
 
 AS_ROOT = os.geteuid() == 0
 OTHER = {"WorkingDir": "/opt/tool", "User": "tester:nogroup"}
@@ -103,7 +103,6 @@ async def test_requests_that_an_image_can_not_fulfil(tmp_path: Path) -> None:
         ({"cwd": "../out"}, "leads out"),
         ({"user": "nobody-knows"}, "nobody-knows"),
         ({"user": "99999999"}, "99999999"),
-        ({"image": bare_image_pin()}, "no bash"),
     ):
         with pytest.raises(ItemError, match=named) as caught:
             async with made(tmp_path / "box", **fields):

@@ -39,6 +39,11 @@ builtin eval "$1" >/dev/null 2>&1
 builtin export "${@:4}" >/dev/null; builtin cd -- "$2" || exit 126
 builtin eval "$3"
 """
+_IN_SH_STATE = """\
+eval "$1" >/dev/null 2>&1
+cd -- "$2" || exit 126
+eval "$3"
+"""
 
 
 class Files(Protocol):
@@ -75,7 +80,7 @@ class CommandSandbox:
 
     ``folder`` holds ``workspace/``, ``state/shell`` (the persistent shell's last state) and what ``Checkpoint`` keeps.
     ``trees``: the folders in it that commands write to. ``fronted``: see ``Shell``. ``whole``:
-    whether the checkpoint's trees are all that commands are meant to change.
+    whether the checkpoint's trees are all that commands are meant to change. ``bash``: whether there is one inside.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class CommandSandbox:
         trees: Sequence[str],
         fronted: bool,
         whole: bool = True,
+        bash: bool = True,
     ) -> None:
         self._folder = folder
         self._launcher = launcher
@@ -96,6 +102,7 @@ class CommandSandbox:
         self._checkpoint = checkpoint
         self._fronted = fronted
         self._whole = whole
+        self._bash = bash
         self._processes: set[Process] = set()
         self._background: dict[str, Background] = {}
         self._shell: Shell | None = None
@@ -357,6 +364,7 @@ class CommandSandbox:
         stdin: int,
         output: int,
         *,
+        errors: int | None = None,
         keep: Sequence[int] = (),
         alone: bool,
         user: str | None = None,
@@ -368,6 +376,7 @@ class CommandSandbox:
             {**self._launcher.environment, **self._launcher.handed(given)},
             stdin=stdin,
             output=output,
+            errors=errors,
             keep=(*keep, *self._launcher.keep),
             alone=alone,
             spawn=self._launcher.spawn,
@@ -441,7 +450,9 @@ class CommandSandbox:
         directory = self._launcher.start_directory
 
         def start(command: list[str], stdin: int, output: int, report: int) -> Process:
-            return self._start(command, directory, stdin, output, keep=(report,), alone=False)
+            if self._bash:
+                return self._start(command, directory, stdin, output, keep=(report,), alone=False)
+            return self._start(command, directory, stdin, output, errors=report, alone=False)
 
         return Shell(
             start,
@@ -449,6 +460,7 @@ class CommandSandbox:
             fallback=directory,
             marks=marks(self._launcher.environment),
             fronted=self._fronted,
+            bash=self._bash,
         )
 
     def _after_command(self, shell: Shell) -> None:
@@ -472,6 +484,8 @@ class CommandSandbox:
         state = self._state.last
         directory = self._inside(cwd) if cwd is not None else state.directory
         script = state.script if len(os.fsencode(state.script)) <= _MAX_ARGUMENT else ""
+        if not self._bash:
+            return ["/bin/sh", "-c", _IN_SH_STATE, "sh", script, directory, command]
         marked = marks(self._launcher.environment)
         return ["bash", "--noprofile", "--norc", "-c", _IN_STATE, "bash", script, directory, command, *marked]
 

@@ -185,10 +185,13 @@ class CommandContract:
 
     async def test_shell_keeps_its_state(self, sandbox: Sandbox) -> None:
         await shell(sandbox, "mkdir -p 'a b' && cd 'a b'")
-        await shell(sandbox, "export OUT='x  y'; inner=5; declare -A map=([k]='v w')")
+        await shell(sandbox, "export OUT='x  y'")
+        assert await said(sandbox, "pwd; sh -c 'echo \"$OUT\"'") == f"{sandbox.workspace}/a b\nx  y"
+        if not self.has_bash:
+            return
+        await shell(sandbox, "inner=5; declare -A map=([k]='v w')")
         await shell(sandbox, "greet() { echo \"hello $1\"; }; alias shout='echo LOUD'")
-        assert await said(sandbox, "pwd") == f"{sandbox.workspace}/a b"
-        assert await said(sandbox, "sh -c 'echo \"$OUT\"'; echo $inner ${map[k]}") == "x  y\n5 v w"
+        assert await said(sandbox, "echo $inner ${map[k]}") == "5 v w"
         assert await said(sandbox, "greet you; shout it") == "hello you\nLOUD it"
 
     async def test_shell_exit_codes_and_several_lines(self, sandbox: Sandbox) -> None:
@@ -199,16 +202,19 @@ class CommandContract:
         assert (await shell(sandbox, "sh -c 'kill -9 $$'")).exit_code == 137
 
     async def test_shell_survives_exit(self, sandbox: Sandbox) -> None:
-        result = await shell(sandbox, "cd /tmp; kept=yes; f() { echo fun; }; echo bye; exit 3; echo never")
+        result = await shell(sandbox, "cd /tmp; export kept=yes; f() { echo fun; }; echo bye; exit 3; echo never")
         assert (result.exit_code, result.output) == (3, b"bye\n")
-        assert await said(sandbox, "pwd; echo $kept; f") == "/tmp\nyes\nfun"
+        assert await said(sandbox, "pwd; echo $kept") == "/tmp\nyes"
+        assert not self.has_bash or await said(sandbox, "f") == "fun"
 
     async def test_shell_survives_whatever_replaces_or_kills_it(self, sandbox: Sandbox) -> None:
-        await shell(sandbox, "kept=yes")
+        await shell(sandbox, "export kept=yes")
         assert (await shell(sandbox, "exec sh -c 'exit 5'")).exit_code == 5
         assert (await shell(sandbox, "kill -9 $$")).exit_code == 137
         assert (await shell(sandbox, "set -e; false; echo never")).exit_code == 1
-        assert await said(sandbox, "break; continue; return 2>/dev/null; echo $kept", last=True) == "yes"
+        assert await said(sandbox, "echo $kept") == "yes"
+        if self.has_bash:
+            assert await said(sandbox, "break; continue; return 2>/dev/null; echo $kept", last=True) == "yes"
 
     async def test_shell_keeps_its_state_under_any_settings(self, sandbox: Sandbox) -> None:
         settings = "cd /tmp; export kept=yes; set -C -f -u; ulimit -S -f 0"
@@ -260,7 +266,7 @@ class CommandContract:
     async def test_shell_is_binary_safe(self, sandbox: Sandbox) -> None:
         result = await shell(sandbox, "printf '\\000\\377\\001'")
         assert result.output == b"\x00\xff\x01"
-        assert await said(sandbox, "v=$'\\xff'; echo ok") == "ok"
+        assert await said(sandbox, "export v=$(printf '\\377'); echo ok") == "ok"
         assert (await shell(sandbox, "exit 1")).exit_code == 1
         assert (await shell(sandbox, 'printf %s "$v"')).output == b"\xff"
         with pytest.raises(ToolError):
@@ -273,17 +279,17 @@ class CommandContract:
 
     async def test_shells_run_beside_each_other(self, sandbox: Sandbox) -> None:
         await shell(sandbox, "cd /tmp; export both=1")
-        slow = asyncio.ensure_future(shell(sandbox, "sleep 0.5; mine=here; echo slow"))
+        slow = asyncio.ensure_future(shell(sandbox, "sleep 0.5; export mine=here; echo slow"))
         await asyncio.sleep(0.1)
         began = time.monotonic()
-        quick = await shell(sandbox, "pwd; echo $both; theirs=lost; cd /")
+        quick = await shell(sandbox, "pwd; echo $both; export theirs=lost; cd /")
         assert time.monotonic() - began < 0.4
         assert quick.output == b"/tmp\n1\n"
         assert (await slow).output == b"slow\n"
         assert await said(sandbox, 'pwd; echo "[$mine][$theirs]"') == "/tmp\n[here][]"
 
     async def test_cancelling_a_shell_command(self, sandbox: Sandbox, run_id: str) -> None:
-        await shell(sandbox, "kept=yes")
+        await shell(sandbox, "export kept=yes")
         task = asyncio.ensure_future(shell(sandbox, "sleep 66"))
         await until(lambda: self.running(run_id, "sleep 66"))
         task.cancel()
@@ -327,7 +333,7 @@ class CommandContract:
     async def test_background_and_shell_share_one_world(self, sandbox: Sandbox) -> None:
         await sandbox.spawn("echo shared >/tmp/mark; sleep 68")
         await until(lambda: _exists(sandbox, "/tmp/mark"))
-        assert await said(sandbox, "cat /tmp/mark; ps ax | grep -c '[0-9] [s]leep 68$'") == "shared\n1"
+        assert await said(sandbox, f"cat /tmp/mark; {count('sleep 68')}") == "shared\n1"
         await sandbox.run(["rm", "/tmp/mark"], timeout=10)
 
     async def test_background_server_is_reached_from_the_shell(self, sandbox: Sandbox) -> None:
@@ -342,6 +348,12 @@ class CommandContract:
         await until(lambda: as_coroutine(process.output()[0].endswith(b"\n")))
         port = int(process.output()[0])
         assert await said(sandbox, f"exec 3<>/dev/tcp/127.0.0.1/{port}; cat <&3") == "served"
+
+
+def count(command: str) -> str:
+    """A shell command that prints how many processes have this command line."""
+    each = "for file in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$file; echo; done 2>/dev/null"
+    return f"{each} | grep -c '^{command} $' || true"
 
 
 @asynccontextmanager

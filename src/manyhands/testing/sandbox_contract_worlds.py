@@ -16,7 +16,7 @@ import pytest
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend
-from manyhands.testing.sandbox_contract_commands import made, said, shell, until
+from manyhands.testing.sandbox_contract_commands import count, made, said, shell, until
 from manyhands.testing.sandbox_contract_recovery import RecoveryContract, killed
 
 
@@ -127,8 +127,8 @@ class WorldContract(RecoveryContract):
         for run in (sandbox.shell(tree, timeout=1), sandbox.run(["sh", "-c", tree], timeout=1)):
             result = await run
             assert result.timed_out
-            assert await said(sandbox, _count("sleep 77")) == "0"
-        assert await said(sandbox, _count("sleep 78")) == "1"
+            assert await said(sandbox, count("sleep 77")) == "0"
+        assert await said(sandbox, count("sleep 78")) == "1"
 
     async def test_ended_processes_are_reaped(self, sandbox: Sandbox) -> None:
         if not self.isolates:
@@ -183,7 +183,7 @@ class WorldContract(RecoveryContract):
             await shell(one, "; ".join(f"echo one >{place}" for place in places))
             await one.spawn("sleep 79")
             if self.isolates:
-                assert await said(two, f"cat {' '.join(places)} 2>/dev/null; {_count('sleep 79')}") == "0"
+                assert await said(two, f"cat {' '.join(places)} 2>/dev/null; {count('sleep 79')}") == "0"
             assert await said(two, "cat mine 2>/dev/null || echo nothing") == "nothing"
         async with made(backend, self.request(tmp_path / "three" / "7-1", run_id, name="three-7-1")) as three:
             assert await said(three, "cat mine 2>/dev/null || echo nothing") == "nothing"
@@ -219,9 +219,3 @@ def _archive(files: Mapping[str, bytes], modes: Mapping[str, int] | None = None)
             archive.addfile(entry, io.BytesIO(data))
     packed.seek(0)
     return packed
-
-
-def _count(command: str) -> str:
-    """A shell command that prints how many processes have this command line."""
-    words = command.replace(" ", "\\x00")
-    return f"grep -alsP '^{words}\\x00$' /proc/[0-9]*/cmdline | wc -l"

@@ -220,7 +220,7 @@ async def make_image_world(request: SandboxRequest, project: Path | None, look_u
         ids = own_ids()
     except OSError as error:
         raise ItemError(Cause.SANDBOX_LOST, str(error)) from error
-    image, held = await to_the_end(asyncio.to_thread(_unpacked, request, ids))
+    image, held, bash = await to_the_end(asyncio.to_thread(_unpacked, request, ids))
     try:
         directory = _start_directory(request, image, project)
         folder = await with_space(lambda: to_the_end(asyncio.to_thread(_make_folders, request, image, ids)))
@@ -230,7 +230,9 @@ async def make_image_world(request: SandboxRequest, project: Path | None, look_u
         raise
     checkpoint = Checkpoint(folder, (UPPER, "state"), overlays=(UPPER,))
     files = _ImageFiles(launcher.project, launcher.workspace)
-    sandbox = CommandSandbox(folder, launcher, files, checkpoint, request.limits, trees=(UPPER,), fronted=True)
+    sandbox = CommandSandbox(
+        folder, launcher, files, checkpoint, request.limits, trees=(UPPER,), fronted=True, bash=bash
+    )
     if checkpoint.open_step is not None:  # what may have to be brought back first can't be while it is mounted
         return sandbox
     try:
@@ -284,8 +286,8 @@ def _start_directory(request: SandboxRequest, image: Unpacked, project: Path | N
     return path
 
 
-def _unpacked(request: SandboxRequest, ids: OwnIds) -> tuple[Unpacked, int]:
-    """The image, and a descriptor that keeps it where it is."""
+def _unpacked(request: SandboxRequest, ids: OwnIds) -> tuple[Unpacked, int, bool]:
+    """The image, a descriptor that keeps it where it is, and whether it has a bash."""
     assert request.image is not None
     images = UnpackedImages(ids.giving)
     try:
@@ -296,21 +298,13 @@ def _unpacked(request: SandboxRequest, ids: OwnIds) -> tuple[Unpacked, int]:
         image = images.unpacked(request.image)
         if image is None:
             raise ItemError(Cause.SANDBOX_LOST, f"image {request.image} is not unpacked here")
-        _check_programs(request.image, image)
+        programs = _programs(image.root)
+        if not programs.sh:
+            raise ItemError(Cause.INVALID_INPUT, f"image {request.image} has no /bin/sh")
     except BaseException:
         os.close(held)
         raise
-    return image, held
-
-
-def _check_programs(name: str, image: Unpacked) -> None:
-    """Raises ItemError(INVALID_INPUT) for an image in which no commands can be run."""
-    programs = _programs(image.root)
-    if not programs.sh:
-        raise ItemError(Cause.INVALID_INPUT, f"image {name} has no /bin/sh")
-    if not programs.bash:
-        why = "the shell of a bubblewrap sandbox needs it: take another image, or --sandbox docker or podman"
-        raise ItemError(Cause.INVALID_INPUT, f"image {name} has no bash, and {why}")
+    return image, held, programs.bash
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A bash that lives on from command to command.
+"""A shell that lives on from command to command: a bash, or where there is none a plain ``sh``.
 
 The shell reads its script from a pipe. Each command is sent as one ``eval`` with ``/dev/null`` as standard input.
 Afterwards a function of ours reports over a pipe of its own: exit code, directory, whether jobs still run, and the
@@ -32,7 +32,16 @@ from manyhands.processes.children import (
 )
 from manyhands.processes.output import Capture
 from manyhands.processes.system import children, ticks_now
-from manyhands.sandboxes.commands.shell_state import BASH, Report, ShellState, bash_beginning, bash_line
+from manyhands.sandboxes.commands.shell_state import (
+    BASH,
+    SH,
+    Report,
+    ShellState,
+    bash_beginning,
+    bash_line,
+    sh_beginning,
+    sh_line,
+)
 
 _LAST_MOMENTS = 2.0
 
@@ -42,10 +51,11 @@ class ShellNotStarted(Exception):
 
 
 class Shell:
-    """One bash. ``state`` is what it goes on from, and afterwards its last known state.
+    """One shell. ``state`` is what it goes on from, and afterwards its last known state.
 
-    ``start(command, stdin, output, keep)`` starts bash with these descriptors, ``keep`` besides; ``fronted`` says
-    whether the process so started is bash's parent rather than bash itself. ``fallback``: where to start if the state's
+    ``start(command, stdin, output, report)`` starts the shell with these descriptors: ``report`` besides, or with ``sh`` (not ``bash``) as
+    that of its errors. ``fronted`` says whether the process so started is the shell's parent rather than the shell itself.
+    ``fallback``: where to start if the state's
     directory is gone. ``marks``: ``NAME=value``, exported whatever the state says. Made in the event loop's thread.
     """
 
@@ -57,8 +67,10 @@ class Shell:
         fallback: str,
         marks: Sequence[str],
         fronted: bool,
+        bash: bool = True,
     ) -> None:
         self._fronted = fronted
+        self._bash = bash
         self.state = state
         self._usable = True
         self._token = secrets.token_hex(8)
@@ -67,7 +79,7 @@ class Shell:
         self._waiter: asyncio.Future[None] | None = None
         (input_end, script_end), (read_end, output_end), (status_end, report_end) = fresh_pipes(3)
         try:
-            self._process = start(BASH, input_end, output_end, report_end)
+            self._process = start(BASH if bash else SH, input_end, output_end, report_end)
         except BaseException:
             close_all(script_end, read_end, status_end)
             raise
@@ -140,7 +152,7 @@ class Shell:
     async def _execute(self, command: str, timeout: float) -> int | None:
         """The exit code; None if the time limit was reached."""
         deadline = time.monotonic() + timeout
-        line = bash_line(command, self._numbers[0])
+        line = bash_line(command, self._numbers[0]) if self._bash else sh_line(command)
         text, self._beginning = self._beginning + line, ""
         sending = asyncio.ensure_future(self._script.write(text.encode(errors="surrogateescape")))
         try:
@@ -180,7 +192,8 @@ class Shell:
             await self.dismiss()
             return 1
         kind, code, directory, jobs, script = fields[1:6]
-        self.state = ShellState(directory, script or self.state.script, jobs=bool(jobs.strip()))
+        left = bool(jobs.strip()) if self._bash else "Running" in jobs or "Stopped" in jobs
+        self.state = ShellState(directory, script or self.state.script, jobs=left)
         if kind == "done":
             return int(code)
         await self._process.wait_for(min(_LAST_MOMENTS, max(0.0, deadline - time.monotonic())))
@@ -192,7 +205,8 @@ class Shell:
         await self.dismiss()
         if not self._report.begun:
             self._output.drain()
-            raise ShellNotStarted(self._capture.joined().decode(errors="replace").strip())
+            said = self._report.noise + self._capture.joined()
+            raise ShellNotStarted(said.decode(errors="replace").strip())
         return self._process.exit_code or 0
 
     async def _abort(self, since: int) -> None:
@@ -223,6 +237,8 @@ class Shell:
         return capture
 
     def _first_lines(self, report: int, fallback: str, marks: Sequence[str]) -> str:
+        if not self._bash:
+            return sh_beginning(self.state, token=self._token, fallback=fallback)
         return bash_beginning(
             self.state,
             token=self._token,

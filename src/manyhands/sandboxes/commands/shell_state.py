@@ -18,6 +18,9 @@ from manyhands.io.files import is_full
 _MAX_REPORT = 8 << 20
 _FIELDS = 6
 BASH = ["bash", "--noprofile", "--norc", "-s"]
+SH = ["/bin/sh", "-s"]
+"""Where there is no bash. Its state is its directory and its exported variables."""
+_BEGUN = b"\x06"
 _LINE = '\ndeclare -a BASH_LINENO=([0]="'
 
 # {report}: descriptor of the report pipe as inherited; {output}, {status}: numbers not otherwise used in the child.
@@ -35,6 +38,7 @@ exec {output}>&1 {status}>&{report} {report}>&- >/dev/null 2>&1
 builtin trap '__manyhands_report exit "$?"' EXIT
 {ready}
 """
+<<<<<<< HEAD
 _STATE = "builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p"
 # {file}: a descriptor of a file in memory without a name, which takes the lines as they come; where there is none, a fork does.
 _SETTING = """\
@@ -49,6 +53,19 @@ _KEPT = """\
   builtin trap - XFSZ
   """
 _READY = "builtin printf + >&{status}"
+=======
+_READY = "printf '\\006' >&{status}"
+_SH_BEGINNING = """\
+{{ eval {state}; }} >/dev/null 2>&1
+cd -- {directory} 2>/dev/null || cd -- {fallback}
+exec 8>&1 9>&2 >/dev/null 2>&1
+__manyhands_report() {{
+  {end}{{ printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; jobs; {more}printf '\\0'; export -p; printf '\\0'; }} >&9 2>/dev/null
+}}
+trap '__manyhands_report exit "$?"' EXIT
+{ready}
+"""
+>>>>>>> 99c7d00 (Run commands in images without bash in bubblewrap, too)
 
 
 def bash_beginning(
@@ -68,12 +85,17 @@ def bash_beginning(
     """The first lines of a bash that goes on from ``state`` and reports to the descriptor ``report``, which it takes as ``status``; what
     commands write goes to its output, which it takes as ``output``. ``fallback``: where to start if the state's directory is gone;
     ``exports``: ``NAME=value``, exported whatever the state says. ``ready``, ``end``, ``more``: commands, each with what ends it, that say
+<<<<<<< HEAD
     that it is ready (else a ``+`` to ``status``), that are run first in each report, and that add to the list of its jobs.
     ``kept``: have a report come in few pieces, not line by line, by means of this descriptor."""
     setting = gathered = ""
     if kept is not None:
         setting = _SETTING.format(path=f"/dev/shm/.{secrets.token_hex(16)}", file=kept)
         gathered = _KEPT.format(more=more, dump=_STATE, file=kept, token=token, status=status)
+=======
+    that it is ready (else a byte to ``status``), that are run first in each report, and that add to the list of its jobs.
+    ``at_once``: have the state come in one piece, not line by line, which costs a fork."""
+>>>>>>> 99c7d00 (Run commands in images without bash in bubblewrap, too)
     return _BEGINNING.format(
         state=shlex.quote(state.script),
         directory=shlex.quote(state.directory),
@@ -83,7 +105,7 @@ def bash_beginning(
         status=status,
         report=report,
         token=token,
-        ready=_READY.format(status=status) if ready is None else ready,
+        ready=f"builtin {_READY.format(status=status)}" if ready is None else ready,
         end=end,
         more=more,
         setting=setting,
@@ -95,6 +117,26 @@ def bash_beginning(
 def bash_line(command: str, output: int) -> str:
     """The line that has such a bash run a command and report."""
     return f'builtin eval {shlex.quote(command)} </dev/null >&{output} 2>&1; __manyhands_report done "$?"\n'
+
+
+def sh_beginning(
+    state: ShellState, *, token: str, fallback: str, ready: str | None = None, end: str = "", more: str = ""
+) -> str:
+    """The same for a plain ``sh``, whose reports go to its errors: what commands write goes to its output."""
+    return _SH_BEGINNING.format(
+        state=shlex.quote(state.script),
+        directory=shlex.quote(state.directory),
+        fallback=shlex.quote(fallback),
+        token=token,
+        ready=_READY.format(status=9) if ready is None else ready,
+        end=end,
+        more=more,
+    )
+
+
+def sh_line(command: str) -> str:
+    """The line that has such a shell run a command and report."""
+    return f'command eval {shlex.quote(command)} </dev/null >&8 2>&1; __manyhands_report done "$?"\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +172,23 @@ def _without_line(script: str) -> str:
 
 
 class Report:
-    """Gathers what the report function writes, and knows when it is whole. ``begun``: whether the first byte, which says that the shell is
-    ready, is not to come any more."""
+    """Gathers what the report function writes, and knows when it is whole. ``begun``: whether the byte that says that the shell is
+    ready is not to come any more."""
 
     def __init__(self, *, begun: bool = False) -> None:
         self._parts: list[bytes] = []
         self._size = 0
         self._ends = 0
         self.begun = begun
+        self.noise = b""
+        """The end of what came before that byte: why the shell does not start."""
         self.arrived = asyncio.Event()
 
     def feed(self, data: bytes) -> None:
         if not self.begun:
-            self.begun, data = True, data[1:]
+            before, begun, data = data.partition(_BEGUN)
+            self.noise = (self.noise + before)[-1000:]
+            self.begun = bool(begun)
         self._size += len(data)
         self._ends += data.count(b"\0")
         if self._size <= _MAX_REPORT:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -18,7 +17,14 @@ from manyhands.core.failures import Cause
 from manyhands.processes.children import ExecResult, to_the_end
 from manyhands.processes.output import Capture
 from manyhands.sandboxes.commands.shell import ShellNotStarted
-from manyhands.sandboxes.commands.shell_state import Report, ShellState, bash_beginning, bash_line
+from manyhands.sandboxes.commands.shell_state import (
+    Report,
+    ShellState,
+    bash_beginning,
+    bash_line,
+    sh_beginning,
+    sh_line,
+)
 from manyhands.sandboxes.remote import scripts
 from manyhands.sandboxes.remote.place import LAST_WORDS, Place, result_of
 from manyhands.sandboxes.remote.streams import Marked, Stream, is_number
@@ -30,17 +36,6 @@ _ASKED_EVERY = 2.0
 _LEFT_OVER = 1 << 16
 _SHORT = 1 << 14
 """Bytes that a connection takes at once."""
-_SH_BEGINNING = """\
-{{ eval {state}; }} >/dev/null 2>&1
-cd -- {directory} 2>/dev/null || cd -- {fallback}
-exec 8>&1 9>&2 >/dev/null 2>&1
-__manyhands_report() {{
-  {end}{{ printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; jobs; {more}printf '\\0'; export -p; printf '\\0'; }} >&9 2>/dev/null
-}}
-trap '__manyhands_report exit "$?"' EXIT
-{ready}
-"""
-
 Ender = Callable[[int, Sequence[int]], Awaitable[None]]
 """Ends all processes with a soft tag, and before them those with the ids."""
 Alive = Callable[[int], Awaitable[bool]]
@@ -192,7 +187,7 @@ class RemoteShell:
         if self._kind == "bash":
             return f"builtin ulimit -S -x {self._tag} >/dev/null 2>&1\n{bash_line(command, _OUTPUT)}"
         tag = f"{{ ulimit -S -w {self._tag} || ulimit -S -x {self._tag}; }} >/dev/null 2>&1\n"
-        return f'{tag}command eval {shlex.quote(command)} </dev/null >&8 2>&1; __manyhands_report done "$?"\n'
+        return tag + sh_line(command)
 
     def _beginning(self) -> str:
         listing = "printf '|'; printf ' %s' /proc/[0-9]*; " if self._place.world.alone else ""
@@ -210,11 +205,10 @@ class RemoteShell:
                 more=listing.replace("printf", "builtin printf"),
                 kept=_KEPT,
             )
-        return _SH_BEGINNING.format(
-            state=shlex.quote(self.state.script),
-            directory=shlex.quote(self.state.directory),
-            fallback=shlex.quote(self._fallback),
+        return sh_beginning(
+            self.state,
             token=self._token,
+            fallback=self._fallback,
             ready=self._marks('ready $$" >&8', 'ready $$" >&9', ""),
             end=f"printf '\\0%s end\\0' {self._mark} >&8; ",
             more=listing,
