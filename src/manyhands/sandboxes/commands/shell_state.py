@@ -38,7 +38,6 @@ exec {output}>&1 {status}>&{report} {report}>&- >/dev/null 2>&1
 builtin trap '__manyhands_report exit "$?"' EXIT
 {ready}
 """
-<<<<<<< HEAD
 _STATE = "builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p"
 # {file}: a descriptor of a file in memory without a name, which takes the lines as they come; where there is none, a fork does.
 _SETTING = """\
@@ -52,8 +51,6 @@ _KEPT = """\
     builtin printf '%s\\0' {token} "$1" "$2" "$PWD" "${{__manyhands_said[@]}}" >&{status} && return; }} 2>/dev/null
   builtin trap - XFSZ
   """
-_READY = "builtin printf + >&{status}"
-=======
 _READY = "printf '\\006' >&{status}"
 _SH_BEGINNING = """\
 {{ eval {state}; }} >/dev/null 2>&1
@@ -65,7 +62,6 @@ __manyhands_report() {{
 trap '__manyhands_report exit "$?"' EXIT
 {ready}
 """
->>>>>>> 99c7d00 (Run commands in images without bash in bubblewrap, too)
 
 
 def bash_beginning(
@@ -85,17 +81,12 @@ def bash_beginning(
     """The first lines of a bash that goes on from ``state`` and reports to the descriptor ``report``, which it takes as ``status``; what
     commands write goes to its output, which it takes as ``output``. ``fallback``: where to start if the state's directory is gone;
     ``exports``: ``NAME=value``, exported whatever the state says. ``ready``, ``end``, ``more``: commands, each with what ends it, that say
-<<<<<<< HEAD
-    that it is ready (else a ``+`` to ``status``), that are run first in each report, and that add to the list of its jobs.
+    that it is ready (else a byte to ``status``), that are run first in each report, and that add to the list of its jobs.
     ``kept``: have a report come in few pieces, not line by line, by means of this descriptor."""
     setting = gathered = ""
     if kept is not None:
         setting = _SETTING.format(path=f"/dev/shm/.{secrets.token_hex(16)}", file=kept)
         gathered = _KEPT.format(more=more, dump=_STATE, file=kept, token=token, status=status)
-=======
-    that it is ready (else a byte to ``status``), that are run first in each report, and that add to the list of its jobs.
-    ``at_once``: have the state come in one piece, not line by line, which costs a fork."""
->>>>>>> 99c7d00 (Run commands in images without bash in bubblewrap, too)
     return _BEGINNING.format(
         state=shlex.quote(state.script),
         directory=shlex.quote(state.directory),
