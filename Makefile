@@ -1,6 +1,6 @@
 # make demo        30 prompts become trajectories, with a simulated model (no key, no cost); then a small run of each other kind
 # make test        format, lint, types, import contract, links of the documentation, all tests
-# make slow-test   the tests that make test leaves out because they take longer, and ten times as many examples
+# make slow-test   the tests that make test leaves out because they take longer, and many times as many examples
 # make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
 # make crash-test  N=100 kills at random instants, then 20 in a run of 1,000 items in containers (see docs/promises.md)
 # make interop-test  runs with programs of others: LibreOffice, Codex and Claude Code (if there are soffice, codex, claude), AgentV's SDKs (AGENTV_SDK, AGENTV_SDK_PYTHON; see CONTRIBUTING.md), and LiteLLM's proxy, which it installs beside this environment

@@ -43,6 +43,7 @@ def test_numbers_are_readable() -> None:
     assert [number(value) for value in (0.12345, 12.345, 99.95, 1234567.0)] == ["0.123", "12.3", "100", "1,234,567"]
 
 
+@pytest.mark.slow
 def test_a_benchmark_is_run_by_name() -> None:
     done = run("--quick", "startup")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,6 +83,7 @@ def test_a_job_that_does_not_complete_is_no_measurement(tmp_path: Path) -> None:
         run_child("csv_jobs.command", settings=settings)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_root")
 def test_the_bare_loop_makes_the_calls_of_the_job(tmp_path: Path) -> None:
     [(bare, job)] = agents.compared(4, 1)

@@ -35,6 +35,7 @@ def test_the_bare_loop_makes_the_calls_of_a_batch(tmp_path: Path) -> None:
         check(measured, 5)
 
 
+@pytest.mark.slow
 def test_the_bare_loop_runs_the_commands_of_a_batch(tmp_path: Path) -> None:
     compared = Comparison(tmp_path, 1, 1, Serving(turns=2))
     assert [run["requests"] for run in (compared.bare(), compared.batch())] == [3, 3]

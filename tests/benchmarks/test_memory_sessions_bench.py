@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the benchmarks are no part of the installed package
 
 from benchmarks.children import run_child
 
 
+@pytest.mark.slow
 def test_sessions_are_held_and_measured() -> None:
     found = run_child("memory_sessions", span=2000, sessions=2)
     assert found["messages"] > 40

@@ -95,6 +95,7 @@ def test_a_score_that_differs_is_named(tree: Path, capsys: pytest.CaptureFixture
     assert (tmp_path / "table.md").read_text() == said.rpartition("\n\n")[0] + "\n"
 
 
+@pytest.mark.slow
 def test_answers_in_a_baseline_are_graded_again_and_those_of_models_are_not_compared(tree: Path) -> None:
     said = {"type": "contains", "value": "Paris"}
     test = {"id": "d", "input": "?", "criteria": "the capital", "assertions": [said, {"type": "llm-grader"}]}

@@ -218,7 +218,7 @@ ANY_JSON = st.recursive(
 MESSAGE = st.fixed_dictionaries({}, optional={"role": ANY_JSON, "content": ANY_JSON, "tool_calls": ANY_JSON})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(ANY_TEXT, st.lists(MESSAGE, max_size=3), st.dictionaries(ANY_TEXT, ANY_JSON, max_size=3))
 def test_any_text_and_any_messages(text: str, messages: list[dict[str, Any]], value: dict[str, Any]) -> None:
     score = {"name": text, "type": text, "score": 0.5, "weight": 1.0, "verdict": text, "hits": [text], "misses": [text]}

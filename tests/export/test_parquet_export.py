@@ -26,7 +26,7 @@ from tests.support.batches import BatchFolder, ServerThread, run_command
 from tests.support.conversations import BEGAN, conversations
 from tests.support.oracles import examples
 
-many = settings(max_examples=200, deadline=None)
+many = settings(max_examples=2 * settings().max_examples, deadline=None)
 
 
 def format_of(name: str, **values: Any) -> Format:

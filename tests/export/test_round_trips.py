@@ -45,7 +45,7 @@ def rows(name: str, conversation: Conversation) -> list[Json]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(conversation=conversations())
 def test_rows_come_back_equal(name: str, conversation: Conversation) -> None:
     reader = load_reader(FORMATS[name][0])()

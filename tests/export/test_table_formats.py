@@ -24,7 +24,9 @@ from manyhands.runs.folders import open_reader
 from tests.support.batches import BatchFolder, run_command
 from tests.support.conversations import conversations
 
-many = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(
+    max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def table(path: Path, found: Sequence[Conversation]) -> list[dict[str, str]]:

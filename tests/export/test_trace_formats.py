@@ -25,7 +25,7 @@ from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_respo
 from tests.support.batches import BatchFolder, ServerThread, run_command
 from tests.support.conversations import BEGAN, TOOLS, conversations
 
-many = settings(max_examples=200, deadline=None)
+many = settings(max_examples=2 * settings().max_examples, deadline=None)
 FIRST = Usage(calls=1, input_tokens=100, output_tokens=10, cached_tokens=40, reasoning_tokens=3, cost=0.5)
 SECOND = Usage(calls=2, input_tokens=7, output_tokens=2, cost=0.25)
 

@@ -22,7 +22,7 @@ from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_respo
 from tests.support.batches import BatchFolder, Ran, ServerThread, read_lines, run_command
 from tests.support.conversations import TOOLS, conversations, pairs
 
-thorough = settings(max_examples=200)
+thorough = settings(max_examples=2 * settings().max_examples)
 SINGLE = ("openai", "messages", "kto", "axolotl", "llamafactory", "sharegpt")
 """The formats that make rows of single conversations."""
 PAIRED = ("openai-dpo", "preference")

@@ -256,7 +256,7 @@ def with_export(conversation: Conversation) -> None:
 
 
 @pytest.mark.parametrize("format", READERS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(row=anything)
 def test_whatever_stands_in_a_row_it_is_a_conversation_or_refused(format: str, row: Any) -> None:
     try:
@@ -268,7 +268,7 @@ def test_whatever_stands_in_a_row_it_is_a_conversation_or_refused(format: str, r
 
 
 @pytest.mark.parametrize("format", READERS)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(at=st.lists(st.integers(0, 9), max_size=8), new=anything)
 def test_a_row_with_one_wrong_field_is_a_conversation_or_refused(format: str, at: list[int], new: Any) -> None:
     check_kept(one(format, VALID[format]))
@@ -655,7 +655,7 @@ def test_a_folder_of_trajectories(tmp_path: Path) -> None:
 # --- The canonical record
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(conversation=conversations(), extra=nested)
 def test_the_canonical_record_comes_back_whole(conversation: Conversation, extra: Any) -> None:
     conversation.others = [Conversation(run="r", run_id="i", workload="w", item=1, key="k", name="judge")]

@@ -222,7 +222,7 @@ def harmless(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(page_of(folder, place / "page.html").tags)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples)
 @given(
     said=st.text(min_size=1, max_size=60)
     | st.sampled_from(["</pre><script>x()</script>", "<img src=x onerror=x()>", "{{ 7*7 }}", "\ud800"])

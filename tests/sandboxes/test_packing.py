@@ -65,7 +65,7 @@ def seen(folder: Path) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(tree=TREES)
 def test_what_was_packed_is_what_is_unpacked(tree: dict[bytes, Any]) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -24,10 +24,6 @@ from tests.support.shown_runs import Shown, links_in, make_runs, shown_runs
 
 MAX_PAGE = 150_000
 """Bytes of a page."""
-MAX_OF_PAGE = 25
-"""Addresses of one page, about one run, that the crawl looks at."""
-MAX_ALIKE = 3
-"""Pages that differ in numbers only, of which the crawl looks at so many."""
 KINDS = ("tab", "show", "only", "as", "sort", "state", "what")
 """Names in addresses whose values tell kinds of pages apart."""
 FACTS = {
@@ -90,11 +86,17 @@ def blocks(value: Any, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(300)
-def test_every_link_leads_to_a_page_with_a_twin_and_none_is_heavy(shown: Shown, ids: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("alike", "of_page", "least"), [(1, 8, 80), pytest.param(3, 25, 200, marks=pytest.mark.slow)], ids=["some", "many"]
+)
+def test_every_link_leads_to_a_page_with_a_twin_and_none_is_heavy(
+    shown: Shown, ids: dict[str, str], alike: int, of_page: int, least: int
+) -> None:
+    """``alike``, ``of_page``: at most how many addresses of one shape, and of one page, are looked at."""
     waiting = ["/", "/help", "/search?q=t1", "/compare", f"/compare?runs={ids['b1']},{ids['b2']}"]
     waiting += [f"/difference?a={ids['b1']}:1", f"/compare?runs={ids['j']},{ids['k']}", f"/compare?runs={ids['small']}"]
     waiting += [f"/compare?runs={ids['e1']},{ids['e2']}&baseline=x&target=x"]
-    seen, alike, pages = set(waiting), Counter[str](), 0
+    seen, counts, pages = set(waiting), Counter[str](), 0
     broken: list[tuple[str, int, str]] = []
     heavy: dict[str, int] = {}
     while waiting:
@@ -114,15 +116,15 @@ def test_every_link_leads_to_a_page_with_a_twin_and_none_is_heavy(shown: Shown, 
             address, anchor = urldefrag(link)
             assert address.startswith("/") or not address, (target, link)
             assert address or anchor in names, (target, link)
-            if address and address not in seen and is_new(address, alike):
+            if address and address not in seen and is_new(address, counts, alike, of_page):
                 seen.add(address)
                 waiting.append(address)
     assert not broken
     assert not heavy
-    assert pages > 200
+    assert pages > least
 
 
-def is_new(target: str, alike: Counter[str]) -> bool:
+def is_new(target: str, counts: Counter[str], most_alike: int, most_of_page: int) -> bool:
     """Whether there are not many addresses like this one yet: that differ in numbers only, or in what is asked of a page."""
     parts = urlsplit(target)
     run = re.search(r"/runs/([^/]+)", parts.path)
@@ -130,10 +132,10 @@ def is_new(target: str, alike: Counter[str]) -> bool:
     asked = parse_qsl(parts.query)
     values = [(name, value if name in KINDS else value.count(",") if name == "hide" else "") for name, value in asked]
     shape = path + str(sorted(set(values), key=str))
-    if alike[shape] >= MAX_ALIKE or alike[path] >= MAX_OF_PAGE:
+    if counts[shape] >= most_alike or counts[path] >= most_of_page:
         return False
-    alike[shape] += 1
-    alike[path] += 1
+    counts[shape] += 1
+    counts[path] += 1
     return True
 
 
@@ -433,10 +435,11 @@ def test_without_scripts_charts_are_tables_and_evaluations_are_compared(plain: P
     assert "e1" in plain.locator("main").inner_text()
 
 
-def test_without_scripts_every_page_can_be_read(plain: Page, ids: dict[str, str]) -> None:
+@pytest.mark.parametrize("names", [("b1", "e1", "j"), pytest.param((), marks=pytest.mark.slow)], ids=["some", "all"])
+def test_without_scripts_every_page_can_be_read(plain: Page, ids: dict[str, str], names: tuple[str, ...]) -> None:
     base = plain.url.rstrip("/")
-    for run in ids.values():
-        plain.goto(f"{base}/runs/{run}")
+    for name in names or ids:
+        plain.goto(f"{base}/runs/{ids[name]}")
         for address in plain.locator("nav.tabs a").evaluate_all("(links) => links.map((each) => each.href)"):
             plain.goto(address)
             assert plain.locator("h1:visible").count() > 0
