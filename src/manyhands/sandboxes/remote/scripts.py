@@ -79,7 +79,7 @@ setsid=; group=
 if command -v setsid >/dev/null; then setsid=setsid; group=1; fi
 cat=; if command -v cat >/dev/null; then cat=1; fi
 mark() {{ printf '\\0%s %s\\0' {token} "$1"; printf '\\0%s %s\\0' {token} "$1" >&9; }}
-idle() {{ {{ printf '\\0%s idle %s' {token} "$1"; printf ' %s' /proc/[0-9]*; printf '\\0'; }} >&9; }}
+idle() {{ number=$1; set -- /proc/[0-9]*; printf "\\000{token} idle $number $*\\000" >&9; }}
 while read -r key user rest; do [ "$key" = Uid: ] && break; done </proc/self/status
 printf '\\0%s ready %s %s\\0' {token} $$ "$user" >&9
 idle 0
