@@ -19,7 +19,8 @@ def folder(tmp_path: Path) -> BatchFolder:
 
 
 def batch(folder: BatchFolder, server: ServerThread, *words: str) -> Ran:
-    return run_command(folder.path, "batch", *words, f"--base_url={server.base_url}", "--sandbox=local", "--model=m")
+    where = (f"--base_url={server.base_url}", "--sandbox=local", "--executor=local", "--model=m")
+    return run_command(folder.path, "batch", *words, *where)
 
 
 def test_a_dataset_is_enough(folder: BatchFolder) -> None:

@@ -90,7 +90,7 @@ def kill(child: subprocess.Popen[str]) -> None:
     child.communicate(timeout=20)
 
 
-@pytest.mark.parametrize("executor", ["local", "processes"])
+@pytest.mark.parametrize("executor", [pytest.param("local", marks=pytest.mark.slow), "processes"])
 def test_owner_killed_at_random_instants(tmp_path: Path, executor: str) -> None:
     log, folder = tmp_path / "log", tmp_path / "run"
     spec = steps_spec(log, executor)

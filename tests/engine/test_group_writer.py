@@ -112,7 +112,7 @@ def run_child(folder: Path, spec: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     return child.returncode, json.loads(output)
 
 
-@pytest.mark.parametrize("executor", ["local", "processes"])
+@pytest.mark.parametrize("executor", ["local", pytest.param("processes", marks=pytest.mark.slow)])
 def test_a_disk_that_fills_up_stops_the_run_with_one_line_and_loses_nothing(tmp_path: Path, executor: str) -> None:
     """A limit on file size stands for the disk: SQLite and the output files meet it as a write that fails."""
     folder, log = tmp_path / "run", tmp_path / "log"
