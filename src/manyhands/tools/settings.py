@@ -35,7 +35,22 @@ class MixtureSettings(Settings):
     )
 
 
-class ToolSettings(FileSettings, MixtureSettings):
+class VisionSettings(Settings):
+    """The model of ``vision_analyze``."""
+
+    vision_model: OptionalText = setting(
+        None,
+        "Model that looks at pictures for tools (default: --model, if that is known to take pictures).",
+        group=TOOLS,
+        identity=True,
+        value="MODEL",
+    )
+    vision_base_url: OptionalText = setting(
+        None, "Where it is called (default: as --model is).", group=TOOLS, identity=True, value="URL"
+    )
+
+
+class ToolSettings(FileSettings, MixtureSettings, VisionSettings):
     """Tools of MCP servers and services, and how calls are made."""
 
     files: ClassVar[tuple[str, ...]] = ("mcp_config",)

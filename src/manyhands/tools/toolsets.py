@@ -26,6 +26,7 @@ BUILT_IN: tuple[str, ...] = (
     "search_files",
     "terminal",
     "todo",
+    "vision_analyze",
     "write_file",
 )
 """The tools of this version."""
@@ -48,7 +49,7 @@ DECLARED: Mapping[str, str] = MappingProxyType(
     {
         "web_search": "a web search service (FIRECRAWL_API_KEY)",
         "web_extract": "a web search service (FIRECRAWL_API_KEY)",
-        "vision_analyze": "a model that sees images",
+        "vision_analyze": "a model that sees pictures (--vision_model)",
         "image_generate": "an image generation service (FAL_KEY)",
         "mixture_of_agents": "several models (--moa_models)",
         **dict.fromkeys(BROWSER, "a Chromium browser"),

@@ -7,6 +7,7 @@ turns as the prompt's hash says, and answers from their results. Tests steer it 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,8 @@ class _Conversation:
     """Whether the report tool was called since."""
     characters: int
     directives: dict[str, str]
+    picture: str | None
+    """Names the last picture that the user showed, by its content."""
 
 
 def simulate(
@@ -156,10 +159,15 @@ def _tokens(characters: int) -> int:
 def _read(messages: Sequence[Mapping[str, Any]]) -> _Conversation:
     user_texts: list[str] = []
     results: list[str] = []
+    picture: str | None = None
     turn = characters = 0
     reported = False
     for message in messages:
         content = message.get("content")
+        if isinstance(content, list):
+            pictures = [_picture(part) for part in content]
+            content = [name or part for part, name in zip(content, pictures, strict=True)]
+            picture = next(filter(None, reversed(pictures)), picture)
         text = content if isinstance(content, str) else flatten(content)
         characters += len(text)
         role = message.get("role")
@@ -175,9 +183,17 @@ def _read(messages: Sequence[Mapping[str, Any]]) -> _Conversation:
             results.append(text)
     task = "\n".join(user_texts)
     directives = _directives(task) if "[simulate:" in task else {}
-    return _Conversation(
-        task, _words(user_texts[-1] if user_texts else ""), turn, results, reported, characters, directives
-    )
+    words = _words(user_texts[-1] if user_texts else "")
+    return _Conversation(task, words, turn, results, reported, characters, directives, picture)
+
+
+def _picture(part: Any) -> str | None:
+    """What stands for a picture; None for any other part."""
+    image = part.get("image_url") if isinstance(part, Mapping) else None
+    url = image.get("url") if isinstance(image, Mapping) else None
+    if not isinstance(url, str):
+        return None
+    return f" [picture {hashlib.sha256(url.partition(',')[2].encode() or url.encode()).hexdigest()[:12]}]"
 
 
 def _directives(task: str) -> dict[str, str]:
@@ -295,7 +311,8 @@ def _answer(seen: _Conversation, draws: Draws, response_format: Mapping[str, Any
     topic = " ".join(seen.words[:3])
     closing = draws.pick(("That settles it.", "Nothing else is needed.", "This is the whole answer."))
     if not seen.results:
-        return f"On {topic}: the answer is {draws.below(1000)}. {closing}"
+        shown = "" if seen.picture is None else f"of{seen.picture}, "
+        return f"On {topic}: {shown}the answer is {draws.below(1000)}. {closing}"
     return (
         f'On {topic}: after {len(seen.results)} tool results, the last one says "{_quote(seen.results[-1])}". {closing}'
     )

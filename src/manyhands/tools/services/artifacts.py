@@ -45,7 +45,7 @@ class ArtifactStore:
 
     async def get(self, name: str) -> bytes:
         """The content of an artifact. Raises ToolError if there is none of that name."""
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise ToolError(f"{name[:100]!r} is not the name of an artifact")
         try:
             return await asyncio.to_thread(read_inside, self._folder, self._folder / name, MAX_READ)
@@ -76,6 +76,11 @@ class ArtifactStore:
         if not path.exists():
             with bytes_written_aside(path) as handle:
                 handle.write(content)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is the name of an artifact, by its form."""
+    return _NAME.fullmatch(text) is not None
 
 
 def reference(name: str) -> dict[str, Any]:

@@ -6,15 +6,17 @@ resume offers the same tools. A tool that lacks one of them is not offered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from manyhands.core.errors import ToolError
+from manyhands.core.errors import ToolError, UserError
 from manyhands.core.jsonio import Json
 from manyhands.engine.contract import import_attribute
+from manyhands.models.addresses import addresses_of, read_address
 from manyhands.models.factory import (
     DEFAULT_BASE_URL,
     home_url,
@@ -23,12 +25,15 @@ from manyhands.models.factory import (
     require_keys,
     resolve_api_keys,
 )
+from manyhands.models.headers import as_secrets, headers_among, usable_headers
 from manyhands.models.pricing import PriceTable, bounded_answer
 from manyhands.models.protocol import ChatModel, ChatSettings
 from manyhands.models.settings import ModelSettings
 from manyhands.tools.services.artifacts import ArtifactStore
 
 _ServiceT = TypeVar("_ServiceT")
+_OWN_TEMPERATURE = re.compile(r"(openai/)?(o\d|gpt-5(?!-chat))")
+"""Models that refuse every temperature but their own."""
 _SECRET = "service"
 """Begins the names of services' keys among a workload's secrets."""
 
@@ -55,6 +60,7 @@ class ServiceOpening:
             seed=self.seed,
             prices=self.prices,
             max_tokens=bounded_answer(choice.model) if self.bounded else None,
+            headers=headers_among(self.secrets, choice.model),
         )
 
 
@@ -87,6 +93,7 @@ class ServiceEntry:
 
 SERVICES: Mapping[str, ServiceEntry] = {
     "mixture": ServiceEntry("manyhands.tools.services.mixture:SERVICE", ("mixture_of_agents",)),
+    "vision": ServiceEntry("manyhands.tools.services.vision:SERVICE", ("vision_analyze",)),
 }
 """All services by the names that records have."""
 
@@ -163,11 +170,18 @@ class ModelChoice:
     """Fields of ``ChatSettings``."""
 
     @classmethod
-    def of(cls, model: str, base_url: str | None, options: ModelSettings, environ: Mapping[str, str]) -> ModelChoice:
+    def of(
+        cls, model: str, base_url: str | None, options: ModelSettings, environ: Mapping[str, str], setting: str = ""
+    ) -> ModelChoice:
         """``base_url``: None means the run's own endpoint if one was given, and otherwise the model's own provider if there is a key
-        for that."""
-        if base_url is None and "base_url" in options.given and isinstance(options.base_url, str):
-            base_url = options.base_url
+        for that. Raises UserError, naming the ``setting`` that has it, for one that is no address."""
+        if base_url is not None:
+            try:
+                base_url = read_address(base_url)
+            except ValueError as error:
+                raise UserError(f"--{setting} {error}") from None
+        if base_url is None and "base_url" in options.given:
+            base_url = _first_of(options)
         return cls(model, base_url or home_url(model, environ) or DEFAULT_BASE_URL)
 
     @classmethod
@@ -179,18 +193,27 @@ class ModelChoice:
         return {"model": self.model, "base_url": self.base_url, **settings}
 
     def secrets(self, options: ModelSettings, environ: Mapping[str, str]) -> dict[str, str]:
-        """Its key by the model's name; nothing where none is needed. The run's own key is for the run's own endpoint alone. Raises
-        UserError if it is missing."""
+        """Its key by the model's name, and its headers; nothing where none is needed. The run's own key and headers are for the run's own
+        endpoint alone. Raises UserError if a key is missing."""
         if is_simulated(self.model, self.base_url):
             return {}
-        given = [key.text for key in options.api_key or ()] if options.base_url == self.base_url else []
+        own = self.base_url == _first_of(options)
+        given = [key.text for key in options.api_key or ()] if own else []
+        headers = usable_headers(options.header, options.recorded_headers, environ) if own else {}
         keys = resolve_api_keys(given, self.base_url, environ)
-        require_keys(self.base_url, keys, model=self.model, environ=environ)
-        return {self.model: keys[0]} if keys else {}
+        require_keys(self.base_url, keys[:1], model=self.model, headers=headers, environ=environ)
+        return ({self.model: keys[0]} if keys else {}) | as_secrets(headers, self.model)
 
     def chat(self, **settings: Any) -> ChatSettings:
-        """How it is called. ``settings``: fields that the choice itself does not have."""
+        """How it is called. ``settings``: fields that the choice itself does not have; a temperature only where the model takes one."""
+        if _OWN_TEMPERATURE.match(self.model):
+            settings.pop("temperature", None)
         return ChatSettings(model=self.model, **{**settings, **self.settings})
+
+
+def _first_of(options: ModelSettings) -> str:
+    """The run's own endpoint; the first of several."""
+    return addresses_of(options.base_url)[0]
 
 
 def every(choices: Iterable[ModelChoice], options: ModelSettings, environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,22 @@
+"""Pictures for tests, made when they are needed."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from PIL import Image
+
+
+def picture(kind: str = "PNG", size: tuple[int, int] = (30, 20), colour: str = "red", **options: Any) -> bytes:
+    """A file with one colour. ``kind``: as Pillow calls formats; ``options``: of its writer."""
+    written = io.BytesIO()
+    Image.new("RGB", size, colour).save(written, kind, **options)
+    return written.getvalue()
+
+
+def huge(width: int, height: int) -> bytes:
+    """A PNG of a few kilobytes with very many pixels."""
+    written = io.BytesIO()
+    Image.new("1", (width, height)).save(written, "PNG")
+    return written.getvalue()
