@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import openpyxl
 import pytest
 
 from tests.support.commands import environment
+from tests.support.forked import ForkedProcess
 from tests.support.job_folders import FUNCTION, JobFolder
 
 BATCH = ("--batch_size=5", "--run_name=r", "--model=simulated", "--distribution=terminal_only", "--keep_unreasoned")
@@ -20,8 +23,18 @@ BATCH = ("--batch_size=5", "--run_name=r", "--model=simulated", "--distribution=
 
 def piped(folder: Path, content: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command with that on its standard input."""
-    command = [sys.executable, "-m", "manyhands", *words]
-    return subprocess.run(command, input=content, cwd=folder, env=environment(), capture_output=True, timeout=100)
+    given, give = os.pipe()
+    with TemporaryFile() as out, TemporaryFile() as err:
+        with os.fdopen(give, "wb") as pipe, os.fdopen(given, "rb") as read:
+            process = ForkedProcess(words, folder, environment(), out.fileno(), err.fileno(), read.fileno())
+            pipe.write(content)
+        try:
+            code = process.wait(100)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(words, code, out.read(), err.read())
 
 
 @pytest.fixture
