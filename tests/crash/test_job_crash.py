@@ -22,17 +22,20 @@ from tests.support.commands import environment, run
 
 PLANS = (
     JobPlan("runner", "function", 20, 2),
-    JobPlan("runner", "reporting", 3, 1),
     JobPlan("itself", "killing", 2, 2),
-    JobPlan("itself", "striking", 4, 2),
-    JobPlan("runner", "agent", 14, 2),
-    JobPlan("worker", "function", 12, 1),
     JobPlan("worker", "printing", 6, 1),
-    JobPlan("worker", "reporting", 3, 1),
     JobPlan("export", "function", 150, 1),
     JobPlan("terminal", "printing", 6, 1),
     JobPlan("server", "agent", 12, 2),
     JobPlan("planning", "function", 8_000, 4),
+)
+"""One for each victim."""
+FURTHER = (
+    JobPlan("runner", "reporting", 3, 1),
+    JobPlan("itself", "striking", 4, 2),
+    JobPlan("runner", "agent", 14, 2),
+    JobPlan("worker", "function", 12, 1),
+    JobPlan("worker", "reporting", 3, 1),
 )
 
 
@@ -43,7 +46,11 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         yield Sites(folder, server, stack)
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.victim}-{plan.kind}")
+@pytest.mark.parametrize(
+    "plan",
+    [*PLANS, *(pytest.param(plan, marks=pytest.mark.slow) for plan in FURTHER)],
+    ids=lambda plan: f"{plan.victim}-{plan.kind}",
+)
 def test_a_killed_job_loses_no_row_and_reports_none_twice(sites: Sites, plan: JobPlan) -> None:
     report = plan.round(sites, random.Random(f"{plan.victim}/{plan.kind}")).perform(plan.most)
     assert report.violations == []
