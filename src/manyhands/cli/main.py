@@ -59,6 +59,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tasks": ("manyhands.cli.tasks:run", "check that the solutions of task folders get the full reward"),
     "worlds": ("manyhands.cli.worlds:run", "list, remove and export what container engines keep of runs"),
     "mcp": ("manyhands.cli.jobs.mcp:run", "serve the tools for jobs over MCP"),
+    "tools": ("manyhands.cli.tools.group:run", "list the tools that agents can have here, and try them out"),
     "sandbox": ("manyhands.cli.sandboxes.group:run", "check a kind of sandboxes: what works, and how long it takes"),
     "check-endpoint": ("manyhands.cli.endpoints.check:run", "find out what an endpoint can do, and what to set for it"),
     "simulate": ("manyhands.cli.simulate:run", "serve the simulated model over HTTP"),

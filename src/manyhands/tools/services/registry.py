@@ -89,11 +89,22 @@ class ServiceEntry:
     """``module:attribute`` of the ``Service``, which is imported when it is needed."""
     tools: tuple[str, ...]
     """The tools that need it."""
+    costs: str = ""
+    """What calls of its tools cost, as a noun phrase; empty for nothing."""
+    samples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By tool: arguments of a small call that tries it out."""
 
 
 SERVICES: Mapping[str, ServiceEntry] = {
-    "mixture": ServiceEntry("manyhands.tools.services.mixture:SERVICE", ("mixture_of_agents",)),
-    "vision": ServiceEntry("manyhands.tools.services.vision:SERVICE", ("vision_analyze",)),
+    "mixture": ServiceEntry(
+        "manyhands.tools.services.mixture:SERVICE",
+        ("mixture_of_agents",),
+        costs="a call of each of its models",
+        samples={"mixture_of_agents": {"user_prompt": "What is 17 times 23? Answer with the number."}},
+    ),
+    "vision": ServiceEntry(
+        "manyhands.tools.services.vision:SERVICE", ("vision_analyze",), costs="a call of the model that sees"
+    ),
 }
 """All services by the names that records have."""
 
@@ -122,6 +133,11 @@ def service_secrets(records: Mapping[str, Json], options: Any, environ: Mapping[
 def lacking(records: Collection[str]) -> set[str]:
     """The tools that a run with these services alone can't offer. ``records``: names of services."""
     return {tool for name, entry in SERVICES.items() if name not in records for tool in entry.tools}
+
+
+def costs_of(tool: str, records: Collection[str]) -> str:
+    """What a call of a tool costs in a run with these services; empty for nothing. ``records``: names of services."""
+    return ", ".join(entry.costs for name, entry in SERVICES.items() if tool in entry.tools and name in records)
 
 
 class ToolServices:
