@@ -323,6 +323,7 @@ def test_every_batch_option_is_in_the_help_and_can_be_typed_in_both_spellings() 
         "image_template": "{id}",
         "pull": "never",
         "container_env": "A=b",
+        "task_env": "A=b",
         "image_cache": "2GB",
     }
     for name, option in options_of(BatchSpec).items():

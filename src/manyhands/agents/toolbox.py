@@ -4,8 +4,8 @@ Optional toolsets (``runs.registry.TOOLSETS``) must be requested by name: ``all`
 
 A run records the MCP servers that it mounts and the person's own functions that it takes for tools, so that it can be replayed without
 them. The record is None without any, or ``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server or file:
-[tool]}}``, with functions also ``"functions": {"sources": […], "digests": {file: …}, "groups": […], "notices": […]}``, and with services
-(``tools.services``) ``"services": {name: what was chosen}``.
+[tool]}}``, with functions also ``"functions": {"sources": […], "digests": {file: …}, "groups": […], "notices": […]}``, with services
+(``tools.services``) ``"services": {name: what was chosen}``, and ``"named"``, the toolsets and tools that every agent has.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 from manyhands.core.digests import digest
 from manyhands.core.errors import ToolError, UserError
 from manyhands.core.jsonio import Json
-from manyhands.core.text import MAX_COMPARED_LENGTH, closest
+from manyhands.core.text import MAX_COMPARED_LENGTH, closest, suggestion
 from manyhands.engine.contract import import_attribute
 from manyhands.runs.registry import TOOLSETS
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 from manyhands.tools.registry import Registry
 from manyhands.tools.services.registry import choose_services, lacking
-from manyhands.tools.settings import ToolSettings
+from manyhands.tools.settings import ToolSettings, is_source
 from manyhands.tools.standard import standard_registry
-from manyhands.tools.toolsets import EVERYTHING, LEGACY, STANDARD, Toolset, Toolsets, with_groups
+from manyhands.tools.toolsets import DECLARED, EVERYTHING, LEGACY, STANDARD, Toolset, Toolsets, with_groups
 
 _EMPTY: Mapping[str, Json] = MappingProxyType({"config": None, "tools": [], "groups": {}})
 SIMILARITY = 0.7
@@ -135,9 +135,10 @@ async def outside_record(options: ToolSettings, environ: Mapping[str, str] = Map
 
     Raises UserError naming the file, the server or the service that can't be used.
     """
-    record = with_functions(await _mcp_record(options.mcp_config), options.tools or ())
-    services = choose_services(options, environ)
-    return {**(record or _EMPTY), "services": services} if services else record
+    record = await _mcp_record(options.mcp_config)
+    if services := choose_services(options, environ):
+        record = {**(record or _EMPTY), "services": services}
+    return with_functions(record, options.tools or ())
 
 
 def services_of(record: Json) -> Mapping[str, Json]:
@@ -158,9 +159,35 @@ async def _mcp_record(config_file: str | None) -> Json:
         return {"config": config.model_dump(mode="json"), "tools": _definitions(servers.tools), "groups": groups}
 
 
-def with_functions(record: Json, sources: Sequence[str]) -> Json:
-    """A record of MCP servers, with the person's own functions as they are now in place of those that it had. Raises UserError."""
-    servers = _without_functions(record)
+def with_functions(record: Json, tools: Sequence[str]) -> Json:
+    """A record of MCP servers and services, with what ``--tools`` names in place of what it had: the person's own functions as they are
+    now, and the names of toolsets and tools. Raises UserError for what can't be loaded or had."""
+    made = _with_sources(_without_functions(record), [each for each in tools if is_source(each)])
+    names = list(dict.fromkeys(each for each in tools if not is_source(each)))
+    if not names:
+        return made
+    _check_named(names, recorded_registry(made))
+    return {**(made or _EMPTY), "named": names}
+
+
+def _check_named(names: Sequence[str], registry: Registry) -> None:
+    """Raises UserError for a name of ``--tools`` that is no toolset or tool, or none that this run can have."""
+    toolsets = with_optional(with_groups(STANDARD, registry))
+    for name in names:
+        if name in TOOLSETS or name in registry or name in EVERYTHING:
+            continue
+        tools = toolsets.tools([name]) if name in toolsets else [name]
+        if name not in toolsets and name not in DECLARED:
+            known = (*toolsets, *registry.names)
+            raise UserError(
+                f"--tools: no toolset or tool is called {name!r}{suggestion(name, known)}; `manyhands tools` lists them, and a file "
+                "of functions ends in .py"
+            )
+        if not registry.available(tools):
+            raise UserError(f"--tools: {name} can't be had here; it needs {DECLARED.get(tools[0], 'what provides it')}")
+
+
+def _with_sources(servers: Json, sources: Sequence[str]) -> Json:
     if not sources:
         return servers
     from manyhands.tools.own_functions import load_sources  # rarely needed
@@ -197,6 +224,9 @@ def changed_functions(record: Json) -> list[str]:
 
 
 def _without_functions(record: Json) -> Json:
+    if record and "named" in record:
+        record = {key: value for key, value in record.items() if key != "named"}
+        record = None if record == _EMPTY else record
     if not record or "functions" not in record:
         return record
     services = {"services": record["services"]} if "services" in record else {}
@@ -239,13 +269,14 @@ def _served(record: Json) -> Registry:
 
 
 def own_toolsets(record: Json) -> tuple[str, ...]:
-    """The toolsets of a run's own functions, which every agent has."""
-    return tuple((record or {}).get("functions", {}).get("groups", ()))
+    """The toolsets that every agent of a run has: of its own functions, and those that were named."""
+    record = record or {}
+    return (*record.get("functions", {}).get("groups", ()), *record.get("named", ()))
 
 
 class RunTools:
     """The tools of a run, by toolset. ``extra``: toolsets besides the standard ones and those that plug-ins and servers bring;
-    ``always``: those that every agent has. Optional toolsets are there from when they are first named."""
+    ``always``: those that every agent has, tools by themselves included. Optional toolsets are there from when they are first named."""
 
     def __init__(self, registry: Registry, extra: Sequence[Toolset] = (), always: Sequence[str] = ()) -> None:
         self.registry = registry
@@ -255,6 +286,8 @@ class RunTools:
         self._found_toolsets: dict[tuple[str, ...], list[str]] = {}
         self.admit(included for toolset in extra for included in toolset.includes)
         self.toolsets = self.toolsets.extended(extra)
+        alone = [name for name in self._always if name not in self.toolsets and name in registry]
+        self.toolsets = self.toolsets.extended(Toolset(name, f"The tool {name}.", (name,)) for name in alone)
 
     @classmethod
     def recorded(cls, record: Json, extra: Sequence[Toolset] = ()) -> RunTools:

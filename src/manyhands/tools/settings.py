@@ -60,10 +60,11 @@ class ToolSettings(FileSettings, MixtureSettings, VisionSettings):
     )
     tools: OptionalList = setting(
         None,
-        "Python files (FILE.py, FILE.py:function) or functions (module:function) whose typed functions become tools of every agent.",
+        "What every agent has: toolsets and tools by name, and Python files (FILE.py, FILE.py:function) or functions (module:function) "
+        "whose typed functions become tools.",
         group=TOOLS,
         identity=True,
-        value="FILE,…",
+        value="NAME|FILE,…",
     )
     sequential_tools: Flag = setting(
         False, "Run the tool calls of one turn sequentially, not concurrently.", group=TOOLS, identity=True
@@ -78,4 +79,9 @@ class ToolSettings(FileSettings, MixtureSettings, VisionSettings):
             return made
         from manyhands.tools.own_functions import absolute_source  # it takes long to import, and is rarely needed
 
-        return made.changed({"tools": tuple(map(absolute_source, made.tools))})
+        return made.changed({"tools": tuple(absolute_source(each) if is_source(each) else each for each in made.tools)})
+
+
+def is_source(tool: str) -> bool:
+    """Whether a word of ``tools`` names a file or a function, not a toolset or tool."""
+    return tool.endswith(".py") or ":" in tool

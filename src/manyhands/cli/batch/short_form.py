@@ -19,6 +19,7 @@ from manyhands.core.errors import RunError
 from manyhands.io.tables.standard_input import STANDARD_STREAM
 from manyhands.runs.folders import find_runs, free_name, is_made, latest_of
 from manyhands.runs.making import KEPT, recorded_run
+from manyhands.tools.settings import is_source
 from manyhands.workloads.trajectories.opening import recorded_dataset
 from manyhands.workloads.trajectories.spec import BatchSpec
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
@@ -43,10 +44,20 @@ def execute(values: Mapping[str, Any]) -> int:
         recorded_run(folder, TrajectoryWorkload.name)
         return execute_batch(resumed_settings(BatchSpec, folder, values, ("batch_size",)))
     own = {"run_name": free_name(data_dir, name), **values}
-    options = make(BatchSpec, {**DEFAULTS, **own}, PROGRAM)
+    options = make(BatchSpec, {**_defaults(own), **own}, PROGRAM)
     if named is None and options.run_name != name and is_made(data_dir / name):
         _say_taken(data_dir / name, options.run_name)
     return execute_batch(options)
+
+
+def _defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where toolsets or tools are named, none are sampled."""
+    tools = BatchSpec.check("tools", given.get("tools")) or ()
+    return (
+        DEFAULTS
+        if all(map(is_source, tools))
+        else {name: DEFAULTS[name] for name in DEFAULTS if name != "distribution"}
+    )
 
 
 def _say_taken(folder: Path, instead: str) -> None:

@@ -26,8 +26,8 @@ PROGRAM = "manyhands tools check"
 _NAMES = "names"
 _USAGE = f"{PROGRAM} [NAME,…] [OPTION …]"
 _DESCRIPTION = (
-    "Calls each tool that needs a service or a model once, with small arguments, and prints how long it took and what it cost. This is paid "
-    "by your account. Exit code 1: a tool failed; 2: a tool that was named can't be had here."
+    "Calls each tool that needs a service or a model once, with small arguments, and prints how long it took and what it cost. Your "
+    "account pays for it. Exit code 1: a tool failed; 2: a tool that was named can't be had here."
 )
 _MAX_DETAIL = 200
 

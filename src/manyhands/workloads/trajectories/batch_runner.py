@@ -131,6 +131,8 @@ class BatchKeywords(TypedDict, total=False):
     item_timeout: float | None
     call_timeout: float | None
     tool_timeout: float | None
+    moa_models: Sequence[str] | None
+    moa_aggregator: str | None
     max_attempts: int | None
     max_cost: float | None
     max_total_tokens: int | None

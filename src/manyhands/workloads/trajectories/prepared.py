@@ -17,6 +17,7 @@ from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.project import checked_project
 from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions, load_distributions_file
+from manyhands.tools.settings import is_source
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import KNOWN_TOOLS, STANDARD, Toolset, Toolsets, known_tools, with_groups
 from manyhands.workloads.trajectories.dataset.rows import DatasetScan, scan
@@ -170,6 +171,10 @@ _OF_DATASET = (
 """What is read from the rows of the dataset."""
 
 
+NAMED_TOOLS = "tools"
+"""The distribution of a run that samples none."""
+
+
 def with_project(options: BatchSpec) -> BatchSpec:
     """The settings with the project's path absolute and without links. Raises UserError for one that can't be used."""
     if options.project is None:
@@ -201,7 +206,7 @@ async def prepare(
     gone = recorded is not None and not dataset.exists()
     prepared = Prepared(
         options=options,
-        distribution=distributions.named(options.distribution),
+        distribution=_named_tools(options, recorded) or distributions.named(options.distribution),
         toolsets=toolsets,
         tools=recorded.tools if recorded is not None else known_tools(registry.names),
         source_fields=SourceFields(),
@@ -228,6 +233,18 @@ async def prepare(
         max_cpus=scanned.max_cpus,
         tasks=scanned.tasks,
         variables=scanned.variables,
+    )
+
+
+def _named_tools(options: BatchSpec, recorded: Prepared | None) -> Distribution | None:
+    """The distribution of a run whose toolsets and tools are named by ``--tools`` alone; None if it samples them."""
+    if recorded is not None:
+        return recorded.distribution if recorded.distribution.name == NAMED_TOOLS else None
+    names = [each for each in options.tools or () if not is_source(each)]
+    if not names or "distribution" in options.given:
+        return None
+    return Distribution(
+        NAMED_TOOLS, "The toolsets and tools that --tools names.", tuple((name, 100.0) for name in names)
     )
 
 
