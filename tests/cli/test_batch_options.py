@@ -564,6 +564,25 @@ def _distributions_file(folder: BatchFolder) -> None:
     assert "mine" in refused(folder, "--distribution=mine")
 
 
+def _models_asked(folder: BatchFolder, *words: str) -> list[str]:
+    """The models that a question to a mixture of agents went to, the conversation's own left out."""
+    responses = first_then(calling(tool_call("mixture_of_agents", user_prompt="How many?")))
+    bodies = asked(folder, "--tools=moa", "--max_samples=1", "--model=own", *words, responses=responses)
+    return [body["model"] for body in bodies if body["model"] != "own"]
+
+
+@option("moa_models")
+def _moa_models(folder: BatchFolder) -> None:
+    assert sorted(_models_asked(folder, "--moa_models=a,b")) == ["a", "a", "b"]
+    assert "twice" in refused(folder, "--moa_models=a,a")
+
+
+@option("moa_aggregator")
+def _moa_aggregator(folder: BatchFolder) -> None:
+    assert sorted(_models_asked(folder, "--moa_models=a,b", "--moa_aggregator=c")) == ["a", "b", "c"]
+    assert "--moa_models" in refused(folder, "--moa_aggregator=c")
+
+
 @option("tools")
 def _tools(folder: BatchFolder) -> None:
     (folder.path / "prices.py").write_text(
@@ -985,15 +1004,17 @@ def _timeout_multiplier(folder: BatchFolder) -> None:
     assert "--timeout_multiplier" in refused(folder, "--timeout_multiplier=0")
 
 
-@option("keep_processes")
-def _keep_processes(folder: BatchFolder) -> None:
+@option("end_processes")
+def _end_processes(folder: BatchFolder) -> None:
     left = "--agent_command=mkfifo served; (echo 1 >served) >/dev/null 2>&1 &"
     words: dict[str, Any] = {
         "toml": "[verifier]\ntimeout_sec = 20\n",
-        "test": "#!/bin/bash\ntimeout 10 cat served >/logs/verifier/reward.txt\n",
+        "test": "#!/bin/bash\ntimeout 3 cat served >/logs/verifier/reward.txt || echo 0 >/logs/verifier/reward.txt\n",
     }
-    (line,) = _task(folder, "kept", left, "--keep_processes", **words)
+    (line,) = _task(folder, "kept", left, **words)
     assert line["metadata"]["score"] == 1
+    (line,) = _task(folder, "ended", left, "--end_processes", **words)
+    assert line["metadata"]["score"] == 0
 
 
 @option("override_task")

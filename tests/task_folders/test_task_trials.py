@@ -37,12 +37,12 @@ class Trial:
     """One attempt at a task by its own solution or a command, on bubblewrap."""
 
     def __init__(
-        self, folder: Path, tmp: Path, environ: Mapping[str, str] | None = None, *, keep_processes: bool = False
+        self, folder: Path, tmp: Path, environ: Mapping[str, str] | None = None, *, end_processes: bool = False
     ) -> None:
         self.task = read_task(folder)
         self.tmp = tmp
         self.environ = environ or {}
-        self.keep_processes = keep_processes
+        self.end_processes = end_processes
         self.journal: MemoryJournal = {}
         self.context = MemoryContext()
 
@@ -60,7 +60,7 @@ class Trial:
 
         async with World(context, backend, request) as world:
             trial = TaskTrial(
-                self.task, context, world, self.tmp / "run", self.environ, backend, request, self.keep_processes
+                self.task, context, world, self.tmp / "run", self.environ, backend, request, self.end_processes
             )
             await trial.prepare()
             self.result = await TaskProgram(command, self.environ).run(context, world, self.task, seconds)
@@ -175,7 +175,7 @@ HOSTILE = {
 @pytest.mark.parametrize("attack", HOSTILE)
 async def test_an_agent_reaches_neither_the_rewards_nor_the_tests_of_a_verifier(tmp_path: Path, attack: str) -> None:
     test = "#!/bin/bash\nsleep 0.3\nls -A /tests /logs/verifier\nls seen 2>/dev/null\necho 0 >/logs/verifier/reward.txt\nsleep 0.3\n"
-    trial = Trial(make_task(tmp_path / "t", test=test), tmp_path)
+    trial = Trial(make_task(tmp_path / "t", test=test), tmp_path, end_processes=True)
     verified = await trial.run(command=HOSTILE[attack])
     assert (verified.rewards, verified.error) == ({"reward": 0.0}, None)
     assert verified.output == "/logs/verifier:\ntest-stdout.txt\n\n/tests:\ntest.sh\n"
@@ -189,11 +189,9 @@ async def test_a_reward_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert "reward.json, or a folder on the way to it, is a link" in str(verified.error)
 
 
-async def test_what_an_agent_left_running_goes_on_beside_the_verifier_where_that_is_asked_for(tmp_path: Path) -> None:
+async def test_what_an_agent_left_running_goes_on_beside_the_verifier(tmp_path: Path) -> None:
     test = "#!/bin/bash\ncat served > /logs/verifier/reward.txt\n"
-    trial = Trial(
-        make_task(tmp_path / "t", toml="[verifier]\ntimeout_sec = 20\n", test=test), tmp_path, keep_processes=True
-    )
+    trial = Trial(make_task(tmp_path / "t", toml="[verifier]\ntimeout_sec = 20\n", test=test), tmp_path)
     verified = await trial.run(command="mkfifo served; (echo 1 > served) >/dev/null 2>&1 &")
     assert (verified.rewards, verified.ended_processes) == ({"reward": 1.0}, False)
 

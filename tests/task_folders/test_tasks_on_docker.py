@@ -92,7 +92,7 @@ def test_what_a_solution_or_a_program_leaves_in_the_background_serves_its_verifi
         solve=f"#!/bin/bash\n{serve}",
         test=f"#!/bin/bash\npython3 -c '{ASKED}' && echo 1 > /logs/verifier/reward.txt\n",
     )
-    ran = run_command(tmp_path, "batch", "--dataset_file=tasks", how, "--keep_processes", *USUAL)
+    ran = run_command(tmp_path, "batch", "--dataset_file=tasks", how, *USUAL)
     assert ran.code == 0, ran.err
     (line,) = read_lines(tmp_path / "data/r/trajectories.jsonl")
     assert line["metadata"]["score"] == 1.0, (
@@ -131,7 +131,7 @@ def test_an_agent_reaches_neither_the_rewards_nor_the_tests_of_its_verifier(on_d
         solve="#!/bin/bash\npython3 /tmp/attack.py\n",
         test="#!/bin/bash\nls -A /tests /logs/verifier\necho 0 > /logs/verifier/reward.txt\nsleep 0.2\n",
     )
-    ran = run_command(tmp_path, "tasks", "check", "tasks", *USUAL)
+    ran = run_command(tmp_path, "tasks", "check", "tasks", "--end_processes", *USUAL)
     assert ran.code == 1, ran.err
     assert "what it left running was ended" in " ".join(ran.out.split())
     (line,) = read_lines(tmp_path / "data/r/trajectories.jsonl")
@@ -215,7 +215,7 @@ def test_root_verifies_with_all_rights_what_the_agents_user_left(on_docker: Engi
 def test_twenty_tasks_come_to_what_their_verifiers_say(on_docker: Engine, tmp_path: Path) -> None:
     wanted = twenty_tasks(tmp_path / "tasks", on_docker.full, "tester")
     assert len(wanted) == 20
-    ran = run_command(tmp_path, "batch", "--dataset_file=tasks", "--agent=oracle", "--keep_processes", *USUAL)
+    ran = run_command(tmp_path, "batch", "--dataset_file=tasks", "--agent=oracle", *USUAL)
     found: dict[str, object] = {}
     for line in read_lines(tmp_path / "data/r/trajectories.jsonl"):
         found[json.loads(line["metadata"]["source"])["task"]] = json.loads(line["metadata"]["rewards"])

@@ -43,7 +43,7 @@ class TaskSession:
     program: TaskProgram | None = None
     """What does the tasks in place of an agent of this program."""
     backend: SandboxBackend | None = None
-    keep_processes: bool = False
+    end_processes: bool = False
     """See ``TaskTrial``."""
 
     @classmethod
@@ -61,7 +61,7 @@ class TaskSession:
         environ = environment_of(options.task_env, values)
         program = TaskProgram(options.agent_command, environ) if is_external(options, agent) else None
         rules = TaskRules.from_json(options.task_rules)
-        return cls(rules, run_folder, environ, program, backend, options.keep_processes)
+        return cls(rules, run_folder, environ, program, backend, options.end_processes)
 
     def request(self, task: Task, around: SandboxRequest) -> SandboxRequest:
         """What to make for a task. ``around``: what the run's settings come to."""
@@ -86,7 +86,7 @@ class TaskSession:
             self.environ,
             self.backend,
             lambda: self._verifier_request(task, around()),
-            self.keep_processes,
+            self.end_processes,
         )
 
     def _verifier_request(self, task: Task, around: SandboxRequest) -> SandboxRequest:

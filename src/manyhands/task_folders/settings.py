@@ -24,10 +24,10 @@ class TaskLimitSettings(Settings):
         group=TASKS,
         identity=True,
     )
-    keep_processes: Flag = setting(
+    end_processes: Flag = setting(
         False,
-        "Let what an agent left running, as a server, go on beside a verifier in the same environment, as Harbor does. It could "
-        "also write the reward.",
+        "End what an agent left running before a verifier in the same environment, so that it can't write the reward. Tasks whose tests ask "
+        "a server that the agent started need it running.",
         group=TASKS,
         identity=True,
     )

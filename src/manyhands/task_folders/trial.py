@@ -132,8 +132,8 @@ class TaskTrial:
     """Makes the sandbox that the verifier has for itself; None if nothing happens outside."""
     verifier_request: Callable[[], SandboxRequest] | None = None
     """What to make then, but for its folder and image."""
-    keep_processes: bool = False
-    """Whether what the agent left running goes on beside a verifier in the same environment."""
+    end_processes: bool = False
+    """Whether what the agent left running is ended before a verifier in the same environment."""
 
     async def prepare(self) -> None:
         """Give the world what the task puts there, and wait until it is healthy.
@@ -171,7 +171,7 @@ class TaskTrial:
         """Have the work verified. ``artifacts``: what ``collect`` gave. An error of the verifier is a value."""
         if not self.task.config.verifier.separate:
             return Verified.from_json(
-                await self._changing("verify", self._verified_beside, alone=not self.keep_processes)
+                await self._changing("verify", self._verified_beside, alone=self.end_processes)
             )
         await self.world.close()  # nobody needs it any more
         request = {"task": self.task.digest, "do": "verify"}

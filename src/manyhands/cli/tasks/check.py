@@ -81,7 +81,7 @@ def _line(row: ItemRow) -> Sequence[str]:
     shown = ", ".join(f"{key} {value:g}" for key, value in rewards.items())
     stopped = record.get("stop_reason")
     ended = score < 1 and (record.get(VERIFIER) or {}).get("ended_processes")
-    why = "; what it left running was ended before the verifier, see --keep_processes" if ended else ""
+    why = "; what it left running was ended before the verifier, see --end_processes" if ended else ""
     return (
         name,
         "ok" if score >= 1 else "too low",

@@ -70,7 +70,7 @@ class VerifierGrader:
         why = None if value == raw else f"the reward {raw:g} is not between 0 and 1, the score is"
         if verified.get("ended_processes") and value < 1:
             why = "; ".join(
-                [*filter(None, [why]), "what the agent left running was ended before the verifier (--keep_processes)"]
+                [*filter(None, [why]), "what the agent left running was ended before the verifier (--end_processes)"]
             )
         details = {"rewards": dict(rewards), "exit_code": verified.get("exit_code"), "output": verified.get("output")}
         said = f"reward {raw:g}"

@@ -184,7 +184,7 @@ class SessionOpening(SessionJudging):
         run = session.prepared.options
         self.has_tasks = Path(self._of_file.path).name == TASK_FOLDERS
         self.task_limits = {"multiplier": run.timeout_multiplier, "override": run.override_task}
-        self.keep_processes = run.keep_processes
+        self.end_processes = run.end_processes
         self.agent_command = run.agent_command
         self.task_environ = session.task_environ(self.eval_file.parent) if self.has_tasks else {}
         self.pins = session.prepared.pins.get(self.identity, NO_PINS)

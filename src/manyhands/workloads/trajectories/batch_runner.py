@@ -140,7 +140,7 @@ class BatchKeywords(TypedDict, total=False):
     prices: str | os.PathLike[str] | None
     timeout_multiplier: float | None
     override_task: bool | None
-    keep_processes: bool | None
+    end_processes: bool | None
     skip_invalid: bool | None
     agent_command: str | None
     task_env: Sequence[str] | Mapping[str, str | None] | None

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 _FOR_TASKS = (
     "agent_command",
-    "keep_processes",
+    "end_processes",
     "override_task",
     "timeout_multiplier",
     "reward",

@@ -56,7 +56,7 @@ class EvalKeywords(TypedDict, total=False):
     agent_timeout: float | None
     timeout_multiplier: float | None
     override_task: bool | None
-    keep_processes: bool | None
+    end_processes: bool | None
     agent_command: str | None
     task_env: str | Sequence[str] | Mapping[str, str | None] | None
     cache: bool | None

@@ -492,7 +492,7 @@ def _task_session(options: AgentTargetOptions, opening: TargetOpening, backend: 
     environ = opening.task_environ
     command = opening.agent_command or options.agent_command
     program = TaskProgram(command, environ) if command is not None or options.agent == ORACLE else None
-    return TaskSession(rules, opening.run_folder, environ, program, backend, opening.keep_processes)
+    return TaskSession(rules, opening.run_folder, environ, program, backend, opening.end_processes)
 
 
 class AgentConversation:

@@ -143,7 +143,7 @@ class TargetOpening(Protocol):
         ...
 
     @property
-    def keep_processes(self) -> bool:
+    def end_processes(self) -> bool:
         """Whether what agents leave running goes on beside verifiers."""
         ...
 
