@@ -170,9 +170,7 @@ class TaskTrial:
     async def verify(self, artifacts: Sequence[Mapping[str, Any]] = ()) -> Verified:
         """Have the work verified. ``artifacts``: what ``collect`` gave. An error of the verifier is a value."""
         if not self.task.config.verifier.separate:
-            return Verified.from_json(
-                await self._changing("verify", self._verified_beside, alone=self.end_processes)
-            )
+            return Verified.from_json(await self._changing("verify", self._verified_beside, alone=self.end_processes))
         await self.world.close()  # nobody needs it any more
         request = {"task": self.task.digest, "do": "verify"}
 
