@@ -26,8 +26,8 @@ class TaskLimitSettings(Settings):
     )
     end_processes: Flag = setting(
         False,
-        "End what an agent left running before a verifier in the same environment, so that it can't write the reward. Tasks whose tests ask "
-        "a server that the agent started need it running.",
+        "End what an agent left running before a verifier in the same environment, so that it can't write the reward; tasks whose tests "
+        "ask a server that the agent started need it running.",
         group=TASKS,
         identity=True,
     )
