@@ -25,7 +25,7 @@ from manyhands.engine.contract import import_attribute
 from manyhands.runs.registry import TOOLSETS
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 from manyhands.tools.registry import Registry
-from manyhands.tools.services.registry import choose_services, lacking
+from manyhands.tools.services.registry import lacking
 from manyhands.tools.settings import ToolSettings, is_source
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import DECLARED, EVERYTHING, LEGACY, STANDARD, Toolset, Toolsets, with_groups
@@ -129,16 +129,18 @@ class RecordedTool:
         return
 
 
-async def outside_record(options: ToolSettings, environ: Mapping[str, str] = MappingProxyType({})) -> Json:
-    """Start the servers of the configuration file, load the functions that the settings name, if any, choose services, and record
-    all that. ``environ``: where there may be keys of services.
+async def outside_record(options: ToolSettings, services: Mapping[str, Json] = MappingProxyType({})) -> Json:
+    """Start the servers of the configuration file, load the functions that the settings name, if any, and record their tools.
+    ``services``: what was chosen of these, see ``choose_services``; recorded, too.
 
     Raises UserError naming the file, the server or the service that can't be used.
     """
-    record = await _mcp_record(options.mcp_config)
-    if services := choose_services(options, environ):
-        record = {**(record or _EMPTY), "services": services}
-    return with_functions(record, options.tools or ())
+    return with_functions(with_services(await _mcp_record(options.mcp_config), services), options.tools or ())
+
+
+def with_services(record: Json, services: Mapping[str, Json]) -> Json:
+    """A record of tools, with services."""
+    return {**(record or _EMPTY), "services": dict(services)} if services else record
 
 
 def services_of(record: Json) -> Mapping[str, Json]:

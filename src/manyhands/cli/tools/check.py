@@ -88,9 +88,9 @@ async def check_tools(options: ToolCheckSettings) -> AsyncIterator[ToolCheck]:
     """Call the tools that the options name, one after the other. Raises UserError for one that can't be had."""
     from manyhands.agents.run_settings import services_for
     from manyhands.agents.toolbox import outside_record, recorded_registry, services_of
-    from manyhands.tools.services.registry import SERVICES, service_secrets
+    from manyhands.tools.services.registry import SERVICES, choose_services, service_secrets
 
-    record = await outside_record(options, os.environ)
+    record = await outside_record(options, choose_services(options, os.environ))
     records = services_of(record)
     registry = recorded_registry(record)
     samples = {

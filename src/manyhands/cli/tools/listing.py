@@ -55,8 +55,9 @@ def run(argv: list[str]) -> int:
     from manyhands.cli.plain import table
     from manyhands.core.text import json_text
     from manyhands.processes.event_loop import run_on_loop
+    from manyhands.tools.services.registry import choose_services
 
-    record = run_on_loop(outside_record(options, os.environ))
+    record = run_on_loop(outside_record(options, choose_services(options, os.environ)))
     listed = list(listed_tools(record))
     if options.json:
         print(json_text([asdict(each) for each in listed], indent=2))

@@ -24,6 +24,7 @@ from manyhands.processes.templates import CommandTemplate
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
+from manyhands.tools.services.registry import choose_services
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
 from manyhands.workloads.csv_jobs.rows.columns import earlier_columns, prompt_columns
@@ -198,7 +199,7 @@ async def prepare(
     )
     _check_output(job)
     if options.worker_kind == "agent":
-        job = replace(job, mcp=await outside_record(options, environ))
+        job = replace(job, mcp=await outside_record(options, choose_services(options, environ)))
         RunTools.recorded(job.mcp).tools(options.toolsets or ())
     return job
 

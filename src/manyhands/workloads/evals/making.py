@@ -13,9 +13,11 @@ from pathlib import Path
 from manyhands.agents.run_settings import check_prices, warn_of_budget
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import expand_home
 from manyhands.engine.contract import BEHIND_INPUT, ItemRow
+from manyhands.io.locations import Findings
 from manyhands.io.search_paths import SearchPath
 from manyhands.models.settings import ModelSettings
 from manyhands.runs.folders import free_name, is_made, open_reader
@@ -38,7 +40,7 @@ from manyhands.workloads.evals.prepared import FileTargets, LoadedEvals, Prepare
 from manyhands.workloads.evals.results.result_lines import WITHOUT_SCORE, grouped_results
 from manyhands.workloads.evals.results.writing import check_output, named_outputs
 from manyhands.workloads.evals.settings import EvalSpec, check_trace_name
-from manyhands.workloads.evals.targets.checks import check_usable
+from manyhands.workloads.evals.targets.checks import TargetCheck, check_usable
 from manyhands.workloads.evals.targets.definitions import TOOL_KEYS, Target, identity
 from manyhands.workloads.evals.targets.images import images_of_targets
 from manyhands.workloads.evals.workload import EvalsWorkload, ignore_notice
@@ -98,10 +100,27 @@ async def open_eval(
         pins = await images_of_targets(
             targets, here, environ, noted, demands=demands, skip_invalid=options.skip_invalid
         )
-        loaded = _without_lacking(replace(loaded, prepared=replace(loaded.prepared, pins=pins)), demands, said)
+        services = _services_of(targets, here, environ)
+        loaded = _without_lacking(
+            replace(loaded, prepared=replace(loaded.prepared, pins=pins, services=services)), demands, said
+        )
     if options.run_name is None:
         options = options.changed({"run_name": _default_name(loaded, options, clock or SystemClock())})
     return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice, tell, given)
+
+
+def _services_of(targets: Iterable[Target], here: Path, environ: Mapping[str, str]) -> dict[str, Mapping[str, Json]]:
+    """What was chosen of services for the tools of targets, by what identifies each. Raises UserError with the location of a target."""
+    check, found = TargetCheck(SearchPath.of(here), environ), dict[str, Mapping[str, Json]]()
+    for target in targets:
+        settings = check.settings(target, Findings())
+        try:
+            services = {} if settings is None else settings.services(environ)
+        except UserError as error:
+            raise target.location.error(str(error)) from None
+        if services:
+            found[identity(target)] = services
+    return found
 
 
 def _with_defaults(options: EvalSpec, clock: Clock) -> EvalSpec:

@@ -188,6 +188,7 @@ class SessionOpening(SessionJudging):
         self.agent_command = run.agent_command
         self.task_environ = session.task_environ(self.eval_file.parent) if self.has_tasks else {}
         self.pins = session.prepared.pins.get(self.identity, NO_PINS)
+        self.services = session.prepared.services.get(self.identity, {})
 
     @property
     def eval_file(self) -> Path:

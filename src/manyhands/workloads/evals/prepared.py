@@ -105,6 +105,8 @@ class PreparedEval:
     """The folder in which the command was given, for what is looked for from there."""
     pins: Mapping[str, Pins] = field(default_factory=dict)
     """What the images mean in which targets work, by what identifies each target."""
+    services: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    """What was chosen of services for the tools of targets, by what identifies each target."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -112,6 +114,7 @@ class PreparedEval:
             "files": [file.to_json() for file in self.files],
             "here": self.here,
             **({"pins": {name: pins.to_json() for name, pins in self.pins.items()}} if self.pins else {}),
+            **({"services": {name: dict(each) for name, each in self.services.items()}} if self.services else {}),
         }
 
     @classmethod
@@ -119,7 +122,8 @@ class PreparedEval:
         """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
         options = EvalSpec.from_record(value["options"], data_dir=str(data_dir))
         pins = {name: Pins.from_json(each) for name, each in value.get("pins", {}).items()}
-        return cls(options, tuple(FileTargets.from_json(file) for file in value["files"]), value["here"], pins)
+        files = tuple(FileTargets.from_json(file) for file in value["files"])
+        return cls(options, files, value["here"], pins, value.get("services", {}))
 
     @property
     def thresholds(self) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.project import checked_project
 from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions, load_distributions_file
+from manyhands.tools.services.registry import choose_services
 from manyhands.tools.settings import is_source
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import KNOWN_TOOLS, STANDARD, Toolset, Toolsets, known_tools, with_groups
@@ -197,7 +198,7 @@ async def prepare(
     Raises UserError for a file that can't be used, and what ``plan_images`` does.
     """
     if recorded is None:
-        mcp = await outside_record(options, environ)
+        mcp = await outside_record(options, choose_services(options, environ))
     else:
         mcp = with_functions(recorded.mcp, options.tools or ())
     registry = recorded_registry(mcp)

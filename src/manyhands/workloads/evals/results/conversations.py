@@ -41,6 +41,7 @@ from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.results.model_targets import ModelTarget, model_target
 from manyhands.workloads.evals.results.recorded_output import has_own_prompt, turns_of_output
 from manyhands.workloads.evals.results.result_lines import TestResult, result_of
+from manyhands.workloads.evals.targets.definitions import identity
 
 _SOURCE = ("test_id", "dataset", "conversation_id", "criteria", "expected_output", "metadata", "tags")
 _GRADERS, _GRADER = "-graders", "grader-"
@@ -89,7 +90,8 @@ class EvalConversations(ConversationSource):
     def _model(self, item: TestItem) -> ModelTarget | None:
         key = (item.file, item.target)
         if key not in self._models:
-            self._models[key] = model_target(self._prepared.target_of(*key), os.environ)
+            target = self._prepared.target_of(*key)
+            self._models[key] = model_target(target, os.environ, self._prepared.services.get(identity(target), {}))
         return self._models[key]
 
 

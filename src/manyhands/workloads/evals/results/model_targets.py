@@ -9,10 +9,12 @@ from typing import Any, cast
 
 from manyhands.agents.options import load_prefill
 from manyhands.agents.task import AgentTask
-from manyhands.agents.toolbox import NO_TOOLS, RunTools, Toolbox
+from manyhands.agents.toolbox import NO_TOOLS, RunTools, Toolbox, with_functions, with_services
 from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message
 from manyhands.core.text import expand_home
+from manyhands.tools.settings import is_source
 from manyhands.workloads.evals.targets.definitions import Target
 from manyhands.workloads.evals.targets.keys import Interpolation
 from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
@@ -37,9 +39,9 @@ class ModelTarget:
         return AgentTask("", system=system_prompt(self.options, with_tools=with_tools)).system_message(with_tools)
 
 
-def model_target(target: Target, environ: Mapping[str, str]) -> ModelTarget | None:
+def model_target(target: Target, environ: Mapping[str, str], services: Mapping[str, Json]) -> ModelTarget | None:
     """What is known of a target; None if this program asks no model for it. ``environ``: has the variables that settings name; a setting
-    whose variable is not set counts as not given."""
+    whose variable is not set counts as not given. ``services``: what was chosen for its tools."""
     kind = KINDS.get(target.kind)
     if kind is None or not kind.calls_models:
         return None
@@ -52,14 +54,16 @@ def model_target(target: Target, environ: Mapping[str, str]) -> ModelTarget | No
         options = AgentTargetOptions.make(values)
     except UserError:  # written by a version that allowed for it
         options = AgentTargetOptions.make({})
-    return ModelTarget(options, _toolbox(options), _prefill(target, options))
+    return ModelTarget(options, _toolbox(options, services), _prefill(target, options))
 
 
-def _toolbox(options: AgentTargetOptions) -> Toolbox:
-    if not options.toolsets:
+def _toolbox(options: AgentTargetOptions, services: Mapping[str, Json]) -> Toolbox:
+    named = [each for each in options.tools or () if not is_source(each)]
+    if not options.toolsets and not named:
         return NO_TOOLS
     try:
-        return RunTools.recorded(None).toolbox(options.toolsets)
+        record = with_functions(with_services(None, services), named)
+        return RunTools.recorded(record).toolbox(options.toolsets or ())
     except UserError:  # a toolset of a package that is not installed here
         return NO_TOOLS
 

@@ -21,7 +21,7 @@ from manyhands.agents.run_settings import (
     services_for,
 )
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask, moment
-from manyhands.agents.toolbox import RunTools, Toolbox, outside_record, services_of, with_functions
+from manyhands.agents.toolbox import RunTools, Toolbox, outside_record, services_of, with_functions, with_services
 from manyhands.agents.worlds.archives import FETCHED, SENT, fetch, send
 from manyhands.agents.worlds.furnishing import Furnishing, as_secret, check_world, world_name, world_note
 from manyhands.agents.worlds.item_world import ItemWorld
@@ -59,7 +59,7 @@ from manyhands.task_folders.rules import TaskRules
 from manyhands.task_folders.session import TaskSession
 from manyhands.task_folders.settings import ORACLE
 from manyhands.tools.protocol import Tool, ToolEnvironment
-from manyhands.tools.services.registry import ToolServices, service_secrets
+from manyhands.tools.services.registry import ToolServices, choose_services, service_secrets
 from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.targets.answers import Answer, read_record
 from manyhands.workloads.evals.targets.keys import TargetBlock
@@ -124,7 +124,7 @@ class ModelTargetSettings(TargetSettings):
 
     async def open(self, opening: TargetOpening) -> LiveTarget:
         options = self.options
-        record = await outside_record(options, opening.environ)
+        record = await outside_record(options, opening.services)
         run_tools = await opening.stack.enter_async_context(RunTools.opened(record))
         services = await self._services(opening, services_of(record))
         tools = run_tools.tools(self.toolsets)
@@ -155,6 +155,10 @@ class ModelTargetSettings(TargetSettings):
         options = self.options.changed({"api_key": self.api_key}) if self.api_key else self.options
         secrets = service_secrets(records, options, opening.environ)
         return await opening.stack.enter_async_context(services_for(options, records, secrets, opening.run_folder))
+
+    def services(self, environ: Mapping[str, str]) -> dict[str, Json]:
+        """What there is of services for its tools, to be recorded. Raises UserError for settings that can't be used."""
+        return choose_services(self.options, environ) if self.toolsets or self.options.tools else {}
 
     def furnishing(self, opening: TargetOpening) -> Furnishing:
         """What its sandboxes are given. Raises UserError for a variable that is not set."""
@@ -200,7 +204,9 @@ class AgentTargetSettings(ModelTargetSettings):
             looked_up(options.container_env, checking.environ)
             if options.mcp_config is not None:
                 return  # its tools are known when its servers run
-            tools = RunTools.recorded(with_functions(None, options.tools or ())).tools(self.toolsets)
+            tools = RunTools.recorded(
+                with_functions(with_services(None, self.services(checking.environ)), options.tools or ())
+            ).tools(self.toolsets)
             needed = (
                 any(tool.changes_world for tool in tools) or options.setup is not None or options.collect is not None
             )

@@ -123,6 +123,11 @@ class TargetOpening(Protocol):
     def run_folder(self) -> Path: ...
 
     @property
+    def services(self) -> Mapping[str, Json]:
+        """What was chosen of services for its tools."""
+        ...
+
+    @property
     def pins(self) -> Pins:
         """What the images mean in which it works."""
         ...
@@ -244,6 +249,10 @@ class TargetSettings(ABC):
     def judge(self, name: str, opening: JudgeOpening) -> Judge | None:
         """The target as a judge; None if it can't be one. ``name``: the target's. Raises UserError if it can't be used."""
         return None
+
+    def services(self, environ: Mapping[str, str]) -> Mapping[str, Json]:
+        """What there is of services for its tools, to be recorded. Raises UserError for settings that can't be used."""
+        return {}
 
     @property
     def image_settings(self) -> SandboxSettings | None:
