@@ -44,7 +44,7 @@ def test_a_public_address_of_the_machine_itself_must_be_listed() -> None:
     setting_up = f'ip link set lo up && ip addr add {OWN}/32 dev lo && exec "$0" -c "$1"'
     command = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", setting_up, sys.executable, SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    refused = f"a.example has the address {OWN}, which is this machine's own, and --network_allow does not list it"
+    refused = f"a.example has the address {OWN}, which is this machine's own, which --network_allow does not list"
     assert done.stdout.splitlines() == [refused, refused, "inside"]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -102,7 +103,7 @@ class ToolRunner:
     async def _branch(self, turn: str, calls: Sequence[ReadyCall]) -> dict[int, ToolResult]:
         if calls[0].tool.changes_world:
             return await self._shared_step(turn, calls)
-        return {calls[0].index: await self._own_step(turn, calls[0])}
+        return {call.index: await self._own_step(turn, call) for call in calls}
 
     async def _own_step(self, turn: str, call: ReadyCall) -> ToolResult:
         ran = False
@@ -194,6 +195,8 @@ class ToolRunner:
             environment = replace(environment, timeout=min(environment.timeout, left))
             seconds = min(seconds, left + GRACE)
         limit = asyncio.timeout(seconds)
+        if self._limit is None:
+            environment = replace(environment, untimed=lambda: _paused(limit))
         try:
             async with limit:
                 return await call.tool.call(call.arguments, environment)
@@ -215,7 +218,7 @@ class ToolRunner:
 
     def _restore(self, call: ReadyCall, result: ToolResult) -> None:
         try:
-            call.tool.restore(call.arguments, result, self._environment)
+            call.tool.restore(call.arguments, result, self._environment_of(call))
         except Exception as error:
             raise _broken(call, error) from error
 
@@ -231,10 +234,13 @@ async def _note_step(world: World, address: str, *, ran: bool, changing: bool) -
 
 
 def _branches(calls: Sequence[ReadyCall]) -> list[list[ReadyCall]]:
-    """The groups that run at the same time: all calls that share the world as one, every other call for itself."""
+    """The groups that run at the same time: all calls that share the world as one, all of one queue as one, every other call for itself."""
     shared = [call for call in calls if call.tool.changes_world]
-    alone = [[call] for call in calls if not call.tool.changes_world]
-    return [shared, *alone] if shared else alone
+    queues: dict[str, list[ReadyCall]] = {}
+    for call in calls:
+        if not call.tool.changes_world:
+            queues.setdefault(getattr(call.tool, "queue", "") or f"call {call.index}", []).append(call)
+    return [shared, *queues.values()] if shared else [*queues.values()]
 
 
 def _stretches(calls: Sequence[ReadyCall]) -> list[list[ReadyCall]]:
@@ -246,6 +252,21 @@ def _stretches(calls: Sequence[ReadyCall]) -> list[list[ReadyCall]]:
         else:
             stretches.append([call])
     return stretches
+
+
+@contextmanager
+def _paused(limit: asyncio.Timeout) -> Iterator[None]:
+    """Within it, the time does not run."""
+    loop, when = asyncio.get_running_loop(), limit.when()
+    if when is None:
+        yield
+        return
+    left = when - loop.time()
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        limit.reschedule(loop.time() + left)
 
 
 def _broken(call: ReadyCall, error: Exception) -> ItemError:

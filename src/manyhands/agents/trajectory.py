@@ -41,19 +41,25 @@ def as_text(content: Json) -> str:
 
 def recorded(result: ToolResult, max_length: int) -> dict[str, Any]:
     """A result as the journal holds it: ``content``, cut to about ``max_length`` characters, of ``failed`` and ``ends`` what is true, and
-    ``usage`` if there is any.
+    ``usage`` and ``kept`` if there is any.
 
     Raises TypeError or ValueError if the content is not JSON.
     """
     marks = {"failed": result.failed, "ends": result.ends}
-    kept = {"content": bounded(result.content, max_length)} | {name: True for name, is_set in marks.items() if is_set}
-    return kept if result.usage is ZERO else kept | {"usage": brief_usage(result.usage)}
+    record = {"content": bounded(result.content, max_length)} | {name: True for name, is_set in marks.items() if is_set}
+    if result.usage is not ZERO:
+        record["usage"] = brief_usage(result.usage)
+    if result.kept is not None:
+        record["kept"] = result.kept
+    return record
 
 
 def from_record(record: dict[str, Any]) -> ToolResult:
     """The reverse of ``recorded``."""
     usage = Usage(**record["usage"]) if "usage" in record else ZERO
-    return ToolResult(record["content"], bool(record.get("failed")), bool(record.get("ends")), usage)
+    return ToolResult(
+        record["content"], bool(record.get("failed")), bool(record.get("ends")), usage, record.get("kept")
+    )
 
 
 def refusal(reason: str) -> ToolResult:

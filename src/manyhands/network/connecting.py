@@ -14,7 +14,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 
 from manyhands.network.addresses import Address, plain
-from manyhands.network.rules import OPTION, NetworkRules
+from manyhands.network.rules import NetworkRules
 
 LookUp = Callable[[str], Awaitable[Sequence[str]]]
 """Gives the addresses of a name. Raises OSError if it has none."""
@@ -95,7 +95,7 @@ async def connect(
     addresses = await allowed_addresses(host, rules, look_up)
     ours = [address for address in addresses if is_ours(address) and not rules.lists(address)]
     if ours:
-        raise Refused(f"{host} has the address {ours[0]}, which is this machine's own, and {OPTION} does not list it")
+        raise Refused(f"{host} has the address {ours[0]}, which is this machine's own, {rules.not_listed}")
     reason = "no answer in time"
     each = seconds / len(addresses)
     for address in addresses:

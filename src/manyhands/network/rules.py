@@ -9,7 +9,7 @@ not public must be listed itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 
 from manyhands.core.errors import UserError
@@ -25,6 +25,9 @@ from manyhands.network.addresses import (
 )
 
 OPTION = "--network_allow"
+_NOT_LISTED = f"which {OPTION} does not list"
+_PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7")
+"""What tools of the web may be allowed to reach besides: no metadata services of clouds, nor other special addresses."""
 _SHOWN = 8
 
 
@@ -42,6 +45,8 @@ class NetworkRules:
     """Whether all names, and all public addresses, may be connected to besides."""
     words: tuple[str, ...] = ()
     """The rules as they were written."""
+    not_listed: str = _NOT_LISTED
+    """Said of an address that is not public."""
 
     @classmethod
     def read(cls, words: Iterable[str], *, all_public: bool = False) -> NetworkRules:
@@ -66,6 +71,12 @@ class NetworkRules:
         """Everything public, and what is listed besides, as private addresses must be."""
         return cls.read(listed, all_public=True)
 
+    @classmethod
+    def web(cls, *, private: bool) -> NetworkRules:
+        """For tools of the web: everything public, and with ``private`` (``--web_allow_private``) also private and loopback addresses."""
+        rules = cls.all(_PRIVATE if private else ())
+        return replace(rules, not_listed="which this tool does not reach")
+
     def host(self, host: Address | str) -> str | None:
         """Why a host (as ``addresses.read_host`` gives it) can't be asked for, in words that follow it; None if it can."""
         if not isinstance(host, str):
@@ -82,7 +93,7 @@ class NetworkRules:
         if self.lists(address):
             return None
         if not_public is not None:
-            return f"is {not_public}, which {OPTION} does not list"
+            return f"is {not_public}, {self.not_listed}"
         if self.all_public or name is not None:
             return None
         return f"is not among the hosts that {OPTION} lists{self._listed()}"

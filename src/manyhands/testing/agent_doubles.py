@@ -132,20 +132,19 @@ async def hold(
     context = context or MemoryContext()
     settings.setdefault("chat", CHAT)
     world = World(context, backend, lambda: SandboxRequest(Path("folder"), "run")) if backend else None
-    environment = ToolEnvironment(
-        sandbox=world.sandbox if world else no_sandbox, clock=SystemClock(), services=services
-    )
+    made = ToolEnvironment(sandbox=world.sandbox if world else no_sandbox, clock=SystemClock(), services=services)
     try:
-        result = await agent(
-            context,
-            task or AgentTask("Do it."),
-            model=model,
-            tools=Toolbox.of(tools),
-            environment=environment,
-            settings=AgentSettings(**settings),
-            world=world,
-            follow_up=follow_up,
-        )
+        async with made as environment:
+            result = await agent(
+                context,
+                task or AgentTask("Do it."),
+                model=model,
+                tools=Toolbox.of(tools),
+                environment=environment,
+                settings=AgentSettings(**settings),
+                world=world,
+                follow_up=follow_up,
+            )
     finally:
         if world:
             await world.close()

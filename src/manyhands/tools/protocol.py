@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import ToolError
 from manyhands.core.jsonio import Json
 from manyhands.core.usage import ZERO, Usage
+from manyhands.processes.children import to_the_end
 from manyhands.sandboxes.protocol import Sandbox
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ class ParentRun:
 
 @dataclass(slots=True)
 class ToolEnvironment:
-    """What a tool may use."""
+    """What a tool may use. Use as ``async with``, so that what tools keep open is closed when the attempt ends."""
 
     sandbox: Callable[[], Awaitable[Sandbox]]
     """The item's sandbox, made on first use."""
@@ -69,6 +72,18 @@ class ToolEnvironment:
     """What there is of search services, browsers and further models."""
     steps: ToolSteps | None = None
     """The steps of the call's own, for requests that are paid for. An agent gives each call others; None: the call takes none."""
+    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """Where tools put what is to be closed when the attempt ends, however it ends."""
+    untimed: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Within what it gives, a call waits for something that other items have, which does not count as its time."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await to_the_end(self.closing.__aexit__(kind, error, trace))
 
     @property
     def own_steps(self) -> ToolSteps:
@@ -96,6 +111,8 @@ class ToolResult:
     """Unless it failed, the conversation is over after this turn, as the call was the answer."""
     usage: Usage = ZERO
     """What the call's own steps used, where it took any (``ToolEnvironment.steps``). Whoever runs the call fills it in."""
+    kept: Json = None
+    """What ``Tool.restore`` needs besides the content; the model does not get it. No secrets, as it is recorded."""
 
 
 class Tool(Protocol):
@@ -114,7 +131,8 @@ class Tool(Protocol):
     def changes_world(self) -> bool:
         """Whether a call may change (or depends on) the sandbox's world, so that it must be undone or repeated as a
         whole after a crash. A tool that only looks at the world may say so by a further attribute, ``reads_world = True``: then there is
-        nothing to undo, and no checkpoint is needed before it."""
+        nothing to undo, and no checkpoint is needed before it. Calls of one turn are made at the same time, but for those that change the
+        world, and those of tools whose further attribute ``queue`` has the same text: these are made one after the other."""
         ...
 
     async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:

@@ -39,6 +39,7 @@ class FunctionTool:
     model: type[BaseModel] = field(repr=False)
     restorer: Restore | None = field(default=None, repr=False)
     reads_world: bool = False
+    queue: str = ""
 
     async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
         """Check the arguments, run the function, bound its result. Raises ToolError or ItemError."""
@@ -64,7 +65,12 @@ class FunctionTool:
 
 
 def tool(
-    *, changes_world: bool, name: str | None = None, restore: Restore | None = None, reads_world: bool = False
+    *,
+    changes_world: bool,
+    name: str | None = None,
+    restore: Restore | None = None,
+    reads_world: bool = False,
+    queue: str = "",
 ) -> Callable[[Callable[..., Any]], FunctionTool]:
     """Make a typed function a tool.
 
@@ -75,7 +81,8 @@ def tool(
 
     ``changes_world``: whether calls change or depend on the sandbox; ``reads_world``: whether they only look at it, so that
     there is nothing to undo. ``restore(arguments, result, environment)``:
-    rebuilds ``environment.state`` on replay, for tools that keep state there.
+    rebuilds ``environment.state`` on replay, for tools that keep state there. ``queue``: calls of one turn of tools with the same one are
+    made one after the other.
 
     Raises TypeError if the function has no docstring or its signature can't be described to a model.
     """
@@ -91,6 +98,7 @@ def tool(
             model=model,
             restorer=restore,
             reads_world=reads_world,
+            queue=queue,
         )
 
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from manyhands.core.settings import (
     Flag,
@@ -11,9 +11,10 @@ from manyhands.core.settings import (
     OptionalText,
     Settings,
     number,
+    optional_whole,
     setting,
 )
-from manyhands.runs.options import LIMITS, TOOLS, FileSettings
+from manyhands.runs.options import LIMITS, RESUME, TOOLS, FileSettings
 
 
 class MixtureSettings(Settings):
@@ -50,7 +51,36 @@ class VisionSettings(Settings):
     )
 
 
-class ToolSettings(FileSettings, MixtureSettings, VisionSettings):
+class BrowserSettings(Settings):
+    """The browser of the ``browser_`` tools."""
+
+    browser_executable: OptionalPath = setting(
+        None, "Chromium to use (default: the one in the PATH, else Playwright's own).", group=TOOLS, value="FILE"
+    )
+    browser_cdp: OptionalText = setting(
+        None,
+        "Browser that already runs, by the address of its DevTools protocol (default: BROWSER_CDP_URL, which is not recorded). Its network "
+        "is its own.",
+        group=TOOLS,
+        value="URL",
+    )
+    browser_contexts: Annotated[int | None, optional_whole(1)] = setting(
+        None,
+        "Maximum items that have a browser open, in each process; the others wait (default: 2 per processor, and one per 400 MB of free "
+        "memory).",
+        group=LIMITS,
+    )
+    browser_resume: Literal["page", "attempt"] = setting(
+        "page",
+        "What an item that had a browser open does after a crash: open its page again, with its cookies, or start a fresh attempt.",
+        group=RESUME,
+    )
+    web_allow_private: Flag = setting(
+        False, "Let browsers and tools of the web reach private addresses and this machine.", group=TOOLS
+    )
+
+
+class ToolSettings(FileSettings, MixtureSettings, VisionSettings, BrowserSettings):
     """Tools of MCP servers and services, and how calls are made."""
 
     files: ClassVar[tuple[str, ...]] = ("mcp_config",)

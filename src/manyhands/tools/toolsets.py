@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
 
 BUILT_IN: tuple[str, ...] = (
+    "browser_back",
+    "browser_click",
+    "browser_close",
+    "browser_console",
+    "browser_get_images",
+    "browser_navigate",
+    "browser_press",
+    "browser_scroll",
+    "browser_snapshot",
+    "browser_type",
+    "browser_vision",
     "execute_code",
     "mixture_of_agents",
     "patch",
@@ -52,7 +63,8 @@ DECLARED: Mapping[str, str] = MappingProxyType(
         "vision_analyze": "a model that sees pictures (--vision_model)",
         "image_generate": "an image generation service (FAL_KEY)",
         "mixture_of_agents": "several models (--moa_models)",
-        **dict.fromkeys(BROWSER, "a Chromium browser"),
+        **dict.fromkeys(BROWSER, "Chromium, and Playwright (extra browser)"),
+        "browser_vision": "Chromium, Playwright (extra browser), and a model that sees pictures (--vision_model)",
     }
 )
 """Tools that need more than a sandbox, each with what that is. A plug-in or an MCP server may bring one of these names where the run

@@ -30,6 +30,7 @@ from manyhands.models.pricing import PriceTable, bounded_answer
 from manyhands.models.protocol import ChatModel, ChatSettings
 from manyhands.models.settings import ModelSettings
 from manyhands.tools.services.artifacts import ArtifactStore
+from manyhands.tools.toolsets import BROWSER
 
 _ServiceT = TypeVar("_ServiceT")
 _OWN_TEMPERATURE = re.compile(r"(openai/)?(o\d|gpt-5(?!-chat))")
@@ -96,6 +97,7 @@ class ServiceEntry:
 
 
 SERVICES: Mapping[str, ServiceEntry] = {
+    "browser": ServiceEntry("manyhands.tools.services.browser.service:SERVICE", BROWSER),
     "mixture": ServiceEntry(
         "manyhands.tools.services.mixture:SERVICE",
         ("mixture_of_agents",),
@@ -103,7 +105,7 @@ SERVICES: Mapping[str, ServiceEntry] = {
         samples={"mixture_of_agents": {"user_prompt": "What is 17 times 23? Answer with the number."}},
     ),
     "vision": ServiceEntry(
-        "manyhands.tools.services.vision:SERVICE", ("vision_analyze",), costs="a call of the model that sees"
+        "manyhands.tools.services.vision:SERVICE", ("vision_analyze", "browser_vision"), costs="a call of the model that sees"
     ),
 }
 """All services by the names that records have."""

@@ -112,6 +112,10 @@ class ToolSteps:
         """What all steps used so far, those of branches and replayed ones included."""
         return sum(self._used, ZERO)
 
+    def new_attempt_needed(self, reason: str) -> Exception:
+        """See ``Context``."""
+        return self._opened().new_attempt_needed(reason)
+
     def branch(self, name: str) -> ToolSteps:
         """Steps that are taken at the same time as others. ``name``: the same on a replay, and unique within the call."""
         context = self._opened()

@@ -327,7 +327,7 @@ class TrajectoryWorkload(Workload):
             if tasks is not None and tasks.program is not None and done is not None:
                 result = await tasks.program.run(context, world, done, settings.time_limit)
             else:
-                environment = ToolEnvironment(
+                made = ToolEnvironment(
                     world.sandbox,
                     context.clock,
                     options.tool_timeout,
@@ -335,15 +335,16 @@ class TrajectoryWorkload(Workload):
                     parent=parent,
                     services=self._services,
                 )
-                result = await self._agent(
-                    context,
-                    task,
-                    model=self._model or NeverCalled(),
-                    tools=toolbox,
-                    environment=environment,
-                    settings=settings,
-                    world=world,
-                )
+                async with made as environment:
+                    result = await self._agent(
+                        context,
+                        task,
+                        model=self._model or NeverCalled(),
+                        tools=toolbox,
+                        environment=environment,
+                        settings=settings,
+                        world=world,
+                    )
             collected = await furnished.collect(context, world)
             return result, collected, None if trial is None else await trial.verify(await trial.collect())
 

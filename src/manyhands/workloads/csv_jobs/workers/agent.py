@@ -159,24 +159,25 @@ class AgentWorker:
         furnished = self._worlds.furnished(assignment.row, assignment.columns)
         async with World(context, self._backend, lambda: self._request(context, assignment, furnished)) as world:
             await furnished.prepare(context, world)
-            environment = ToolEnvironment(
+            made = ToolEnvironment(
                 world.sandbox,
                 context.clock,
                 self._options.tool_timeout,
                 parent=self._parent(context, assignment.job_id),
                 services=self._services,
             )
-            reporting = Reporting.begin(assignment, environment)
-            result = await self._agent(
-                context,
-                self._tasks.task(assignment),
-                model=self._model,
-                tools=self._tasks.toolbox(assignment.schema),
-                environment=environment,
-                settings=seeded(self._settings, self._options, context),
-                world=world,
-                follow_up=_reminding(assignment),
-            )
+            async with made as environment:
+                reporting = Reporting.begin(assignment, environment)
+                result = await self._agent(
+                    context,
+                    self._tasks.task(assignment),
+                    model=self._model,
+                    tools=self._tasks.toolbox(assignment.schema),
+                    environment=environment,
+                    settings=seeded(self._settings, self._options, context),
+                    world=world,
+                    follow_up=_reminding(assignment),
+                )
             if reporting.accepted is None:
                 raise _without_report(result, reporting)
             collected = await furnished.collect(context, world)

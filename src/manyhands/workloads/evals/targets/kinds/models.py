@@ -450,17 +450,18 @@ class AgentTarget:
     async def _converse(
         self, context: Context, test: Test, world: World, time_limit: float | None = None
     ) -> AgentResult:
-        environment = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout, services=self._services)
+        made = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout, services=self._services)
         settings = replace(self._settings, time_limit=time_limit)
-        return await self._agent(
-            context,
-            self._task(test),
-            model=self._model,
-            tools=self._toolbox,
-            environment=environment,
-            settings=seeded(settings, self._options, context),
-            world=world,
-        )
+        async with made as environment:
+            return await self._agent(
+                context,
+                self._task(test),
+                model=self._model,
+                tools=self._toolbox,
+                environment=environment,
+                settings=seeded(settings, self._options, context),
+                world=world,
+            )
 
     def _request(self, context: Context, item: ItemWorld) -> SandboxRequest:
         run = self._mark.partition(".")[0]

@@ -1,0 +1,1 @@
+"""The browser that agents steer, and the tools for it."""

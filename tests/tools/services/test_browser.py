@@ -1,0 +1,276 @@
+"""The browser's tools, in a real Chromium, on a shop of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from manyhands.core.clock import SystemClock
+from manyhands.network.rules import NetworkRules
+from manyhands.testing.agent_doubles import no_sandbox
+from manyhands.tools.protocol import ToolEnvironment, ToolResult
+from manyhands.tools.services.artifacts import ArtifactStore
+from manyhands.tools.services.browser.chromium import Chromium
+from manyhands.tools.services.browser.session import STATE, Pool
+from manyhands.tools.services.browser.tools import BROWSER_TOOLS
+from manyhands.tools.services.registry import ToolServices
+from tests.support.browsers import CHROMIUM, needs_chromium
+from tests.support.local_shop import Shop, local_shop
+from tests.support.local_web import LocalNames, local_server
+
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
+TOOLS = {tool.name.removeprefix("browser_"): tool for tool in BROWSER_TOOLS}
+SECRET = "127.0.0.2"
+NAMES = {"inner.example": [[SECRET]], "fickle.example": [["127.0.0.1"], [SECRET]], "shop.example": [["127.0.0.1"]]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shop() -> AsyncIterator[Shop]:
+    async with local_shop() as found:
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
+    folder = tmp_path_factory.mktemp("run")
+    rules = NetworkRules.all(["127.0.0.1"])
+    chromium = Chromium(CHROMIUM, None, folder / "browser", rules, look_up=LocalNames(NAMES).look_up)
+    yield Pool(chromium, asyncio.Semaphore(2), folder / "browser", ArtifactStore(folder), quiet=0.15)
+    await chromium.close()
+
+
+class Item:
+    """An item's calls, as an agent makes them."""
+
+    def __init__(self, pool: Pool, name: str = "1") -> None:
+        services = ToolServices(pool.artifacts, [pool])
+        self.environment = ToolEnvironment(no_sandbox, SystemClock(), services=services, call_key=f"run/{name}/1/0/0")
+        self.results: list[tuple[str, dict[str, Any], ToolResult]] = []
+
+    async def __call__(self, name: str, /, **arguments: Any) -> dict[str, Any]:
+        result = await TOOLS[name].call(arguments, self.environment)
+        self.results.append((name, arguments, result))
+        json.dumps(result.content)
+        assert result.failed is not result.content["success"]
+        return dict(result.content)
+
+    async def see(self) -> str:
+        return str((await self("snapshot"))["snapshot"])
+
+    async def ref(self, what: str) -> str:
+        """The ref of an element of the present snapshot."""
+        found = re.search(rf"{re.escape(what)}.*?\[ref=(\w+)\]", await self.see())
+        assert found is not None, what
+        return found[1]
+
+    async def killed(self, pool: Pool) -> Item:
+        """The same item after a crash: its calls are replayed."""
+        session = self.environment.state[STATE]
+        await session._drop()  # what a kill leaves of a context
+        again = Item(pool)
+        for name, arguments, result in self.results:
+            TOOLS[name].restore(arguments, result, again.environment)
+        return again
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def item(pool: Pool) -> AsyncIterator[Item]:
+    made = Item(pool)
+    async with made.environment:
+        yield made
+
+
+async def test_a_customer_logs_in_and_buys(item: Item, shop: Shop) -> None:
+    opened = await item("navigate", url=shop.url)
+    assert (opened["title"], opened["status"]) == ("Lamps", 200)
+    seen = await item.see()
+    assert '- link "Lamp 1" [ref=' in seen
+    assert '- heading "Lamps"' in seen
+    assert "costs 80" in seen
+    clicked = await item("click", ref=await item.ref('link "Log in"'))
+    assert clicked["navigated"]
+    assert clicked["title"] == "Log in"
+    assert (await item("type", ref="@" + await item.ref('textbox "Name"'), text="Ada"))["typed"] == "Ada"
+    await item("type", ref=await item.ref('textbox "Password"'), text="light")
+    assert (await item("press", key="Enter"))["title"] == "Cart"
+    assert "Cart of Ada" in await item.see()
+    await item("navigate", url=f"{shop.url}/goods/4")
+    await item("click", ref=await item.ref("Buy lamp 4"))
+    assert shop.carts["Ada"] == ["4"]
+    assert (await item("back"))["title"] == "Lamp 4"
+    assert (await item("close")) == {"success": True, "closed": True}
+    assert "warning" in await item("close")
+    assert "browser_navigate first" in (await item("snapshot"))["error"]
+
+
+async def test_refs_that_are_not_there_are_answered_at_once(item: Item, shop: Shop) -> None:
+    await item("navigate", url=shop.url)
+    ref = await item.ref('link "Lamp 2"')
+    await item("navigate", url=f"{shop.url}/cart")
+    assert (await item("click", ref=ref))["error"] == f"there is no element {ref} on this page now; take a snapshot"
+    await item("navigate", url=f"{shop.url}/tricks/covered")
+    assert "intercepts pointer events" in (await item("click", ref=await item.ref("Below")))["error"]
+
+
+async def test_what_follows_from_a_click_is_told(item: Item, shop: Shop, pool: Pool) -> None:
+    await item("navigate", url=f"{shop.url}/tricks/dialog")
+    clicked = await item("click", ref=await item.ref("Ask"))
+    assert clicked["dialogs"] == [{"type": "confirm", "message": "Really?", "dismissed": True}]
+    assert "said false" in await item.see()
+    await item("navigate", url=f"{shop.url}/tricks/file")
+    clicked = await item("click", ref=await item.ref("Price list"))
+    (download,) = clicked["downloads"]
+    assert download["file"] == "price-list.txt"
+    assert await pool.artifacts.get(download["artifact"]) == b"lamp 1: 10\n"
+    await item("navigate", url=f"{shop.url}/tricks/tab")
+    clicked = await item("click", ref=await item.ref("Open lamp 7"))
+    assert clicked["title"] == "Lamp 7"
+    assert len(clicked["new_tabs"]) == 1
+    assert (await item("back"))["title"] == "tab"
+    await item("navigate", url=f"{shop.url}/tricks/frame")
+    assert (await item("click", ref=await item.ref("Buy lamp 3")))["success"]
+
+
+async def test_forms_images_console_and_scrolling(item: Item, shop: Shop) -> None:
+    await item("navigate", url=f"{shop.url}/tricks/form")
+    await item("type", ref=await item.ref("combobox"), text="blue")
+    await item("type", ref=await item.ref('textbox "Name"'), text="Ada")
+    await item("press", key="Enter")
+    assert "got Ada in blue" in await item.see()
+    assert "Unknown key" in (await item("press", key="Nothing"))["error"]
+    await item("navigate", url=f"{shop.url}/tricks/images")
+    images = await item("get_images")
+    assert [image["alt"] for image in images["images"]] == ["A lamp"]
+    await item("navigate", url=f"{shop.url}/tricks/console")
+    console = await item("console", clear=True)
+    assert [message["text"] for message in console["console_messages"]] == ["hello 5"]
+    assert "broken" in console["js_errors"][0]["message"]
+    evaluated = await item("console", expression="[1 + 1, document.title]")
+    assert evaluated["result"] == [2, "console"]
+    assert evaluated["total_messages"] == 0
+    await item("navigate", url=f"{shop.url}/tricks/long")
+    part = await item("snapshot", full=True)
+    assert len(part["snapshot"]) <= 8000
+    more = await item("snapshot", full=True, offset=part["next_offset"])
+    assert more["snapshot"].split("\n")[0] not in part["snapshot"]
+    assert (await item("scroll", direction="down"))["at_end"] is False
+    assert (await item("scroll", direction="up"))["at_end"] is True
+
+
+async def test_a_script_without_end_is_stopped(item: Item, shop: Shop) -> None:
+    await item("navigate", url=shop.url)
+    assert "stopped after 5 seconds" in (await item("console", expression="while (true) {}"))["error"]
+    assert (await item("console", expression="2 + 2"))["result"] == 4
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "chrome://version",
+        "javascript:alert(1)",
+        "view-source:http://a.example",
+        "data:text/html,x",
+    ],
+)
+async def test_only_the_web_is_opened(item: Item, url: str) -> None:
+    with pytest.raises(Exception, match="can't be opened"):
+        await item("navigate", url=url)
+
+
+async def test_nothing_private_is_reached(item: Item, shop: Shop) -> None:
+    async with local_server("secret", SECRET) as secret:
+        port = secret.port
+        for host in (
+            SECRET,
+            "inner.example",
+            "127.2",
+            "0x7f000002",
+            "[::ffff:127.0.0.2]",
+            "localhost",
+            "169.254.169.254",
+        ):
+            told = await item("navigate", url=f"http://{host}:{port}/")
+            assert told["success"] is False, host
+            assert "does not list" in told["error"] or "host" in told["error"], told
+        secure = await item("navigate", url=f"https://{SECRET}:{port}/")
+        assert "loopback" in secure["error"]
+        redirected = await item("navigate", url=f"{shop.url}/to?url=http://{SECRET}:{port}/")
+        assert "is a loopback address" in redirected["error"]
+        await item("navigate", url=f"http://fickle.example:{shop.url.rpartition(':')[2]}/")
+        await item("navigate", url=f"http://fickle.example:{port}/")
+        await item("navigate", url=shop.url)
+        target = f"'{SECRET}:{port}'"
+        for script in (
+            f"fetch('http://' + {target}, {{mode: 'no-cors'}}).then(r => r.text(), () => 'refused')",
+            f"new Promise(r => {{ const s = new WebSocket('ws://' + {target}); s.onerror = () => r('refused'); s.onopen = () => r('x') }})",
+            f"new Promise(r => {{ const i = new Image(); i.onerror = () => r('refused'); i.onload = r; i.src = 'http://' + {target} }})",
+            f"new Promise(r => {{ const f = document.createElement('iframe'); f.onload = () => r('refused');"
+            f" f.src = 'http://' + {target}; document.body.append(f) }})",
+            f"navigator.sendBeacon('http://' + {target}) ? 'refused' : 'refused'",
+            f"(async () => {{ const c = new RTCPeerConnection({{iceServers: [{{urls: 'stun:' + {target}}}]}}); c.createDataChannel('x');"
+            " await c.setLocalDescription(await c.createOffer()); await new Promise(r => setTimeout(r, 500));"
+            " return /typ (host|srflx)/.test(c.localDescription.sdp) ? c.localDescription.sdp : 'refused' })()",
+        ):
+            told = await item("console", expression=script)
+            assert told.get("result") in (None, "refused", ""), told
+        assert secret.connections == 0
+
+
+async def test_a_page_is_opened_again_after_a_crash(pool: Pool, shop: Shop) -> None:
+    first = Item(pool)
+    await first("navigate", url=f"{shop.url}/login")
+    await first("type", ref=await first.ref('textbox "Name"'), text="Bob")
+    await first("type", ref=await first.ref('textbox "Password"'), text="light")
+    await first("press", key="Enter")
+    await first("navigate", url=f"{shop.url}/goods/5")
+    ref = await first.ref("Buy lamp 5")
+    (cookies,) = pool.folder.glob("*.json")
+    assert b"customer" in cookies.read_bytes()
+    assert "customer" not in json.dumps([[result.content, result.kept] for _, _, result in first.results])
+    second = await first.killed(pool)
+    told = await second("click", ref=ref)
+    assert "loaded again" in told["error"]
+    await second("click", ref=await second.ref("Buy lamp 5"))
+    assert shop.carts["Bob"] == ["5"]
+    third = await second.killed(pool)
+    async with third.environment:
+        back = await third("back")
+        assert back["resumed"]
+        assert back["title"] == "Lamp 5"
+        assert "resumed" not in await third("snapshot")
+    assert not cookies.exists()
+
+
+async def test_items_wait_for_a_free_browser(pool: Pool, shop: Shop) -> None:
+    items = [Item(pool, str(number)) for number in range(4)]
+    browser = await pool.chromium.browser()
+    contexts = []
+
+    async def visit(item: Item) -> None:
+        async with item.environment:
+            assert (await item("navigate", url=shop.url))["success"]
+            contexts.append(len(browser.contexts))
+
+    await asyncio.gather(*map(visit, items))
+    assert max(contexts) == 2
+
+
+async def test_a_browser_that_ended_is_started_again(item: Item, shop: Shop, pool: Pool) -> None:
+    await item("navigate", url=f"{shop.url}/goods/2")
+    await (await pool.chromium.browser()).close()
+    told = await item("snapshot")
+    assert told["resumed"]
+    assert told["title"] == "Lamp 2"
+
+
+async def test_homes_are_private(pool: Pool) -> None:
+    homes = [path for path in Path(pool.folder).glob("home-*") if path.is_dir()]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in homes)
