@@ -25,6 +25,7 @@ NAVIGATION = {
     "Trajectories": [
         "docs/trajectories",
         "docs/tools",
+        "docs/browser",
         "docs/sandboxes",
         "docs/containers",
         "docs/agents-on-a-repository",

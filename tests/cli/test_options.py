@@ -312,6 +312,7 @@ def test_every_batch_option_is_in_the_help_and_can_be_typed_in_both_spellings() 
         "base_url": "http://h",
         "executor": "local",
         "on_divergence": "stop",
+        "browser_resume": "attempt",
         "reasoning_effort": "low",
         "override": "model",
         "top_p": "1",

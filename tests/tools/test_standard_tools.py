@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from manyhands.tools.standard import standard_registry
-from manyhands.tools.toolsets import BUILT_IN, DECLARED, KNOWN_TOOLS, known_tools
+from manyhands.tools.toolsets import BROWSER, BUILT_IN, DECLARED, KNOWN_TOOLS, known_tools
 
 REGISTRY = standard_registry(plugins=False)
 SNAPSHOT = Path(__file__).with_name("tool_schemas.json")
@@ -34,7 +34,11 @@ def test_every_schema_is_strict_and_described(name: str) -> None:
 
 
 def test_what_touches_the_sandbox() -> None:
-    assert {name for name in REGISTRY.names if not REGISTRY.get(name).changes_world} == {"mixture_of_agents", "todo"}
+    assert {name for name in REGISTRY.names if not REGISTRY.get(name).changes_world} == {
+        "mixture_of_agents",
+        "todo",
+        *BROWSER,
+    }
 
 
 def test_the_known_tools_are_stable() -> None:

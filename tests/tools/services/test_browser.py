@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,17 @@ import pytest_asyncio
 
 from manyhands.core.clock import SystemClock
 from manyhands.network.rules import NetworkRules
-from manyhands.testing.agent_doubles import no_sandbox
+from manyhands.testing.agent_doubles import ScriptedModel, no_sandbox
+from manyhands.testing.context import MemoryContext
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.services.artifacts import ArtifactStore
 from manyhands.tools.services.browser.chromium import Chromium
+from manyhands.tools.services.browser.looking import browser_vision
 from manyhands.tools.services.browser.session import STATE, Pool
 from manyhands.tools.services.browser.tools import BROWSER_TOOLS
-from manyhands.tools.services.registry import ToolServices
+from manyhands.tools.services.registry import ModelChoice, ToolServices
+from manyhands.tools.services.steps import ToolSteps
+from manyhands.tools.services.vision import Vision
 from tests.support.browsers import CHROMIUM, needs_chromium
 from tests.support.local_shop import Shop, local_shop
 from tests.support.local_web import LocalNames, local_server
@@ -188,6 +193,9 @@ async def test_only_the_web_is_opened(item: Item, url: str) -> None:
 async def test_nothing_private_is_reached(item: Item, shop: Shop) -> None:
     async with local_server("secret", SECRET) as secret:
         port = secret.port
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind((SECRET, port))
+        datagrams.setblocking(False)
         for host in (
             SECRET,
             "inner.example",
@@ -222,6 +230,8 @@ async def test_nothing_private_is_reached(item: Item, shop: Shop) -> None:
             told = await item("console", expression=script)
             assert told.get("result") in (None, "refused", ""), told
         assert secret.connections == 0
+        with datagrams, pytest.raises(BlockingIOError):
+            datagrams.recv(1)
 
 
 async def test_a_page_is_opened_again_after_a_crash(pool: Pool, shop: Shop) -> None:
@@ -247,6 +257,25 @@ async def test_a_page_is_opened_again_after_a_crash(pool: Pool, shop: Shop) -> N
         assert back["title"] == "Lamp 5"
         assert "resumed" not in await third("snapshot")
     assert not cookies.exists()
+
+
+async def test_a_model_looks_at_the_page(item: Item, shop: Shop) -> None:
+    await item("navigate", url=shop.url)
+    seeing = ScriptedModel(lambda request: "eight lamps")
+    vision = Vision(ModelChoice("sees", "http://localhost/v1"), seeing)
+    assert item.environment.services is not None
+    item.environment.services = ToolServices(
+        item.environment.services.artifacts, [item.environment.service(Pool), vision]
+    )
+    context = MemoryContext()
+    item.environment.steps = ToolSteps(lambda: context, artifacts=item.environment.services.artifacts)
+    told = dict((await browser_vision.call({"question": "How many?", "annotate": True}, item.environment)).content)
+    assert told["analysis"] == "eight lamps"
+    assert {"ref": await item.ref('link "Lamp 1"'), "name": "Lamp 1"} in told["annotations"]
+    assert (told["screenshot"]["width"], told["screenshot"]["height"]) == (1280, 800)
+    ((_, picture),) = [message["content"] for message in seeing.requests[0].messages]
+    assert picture["image_url"]["url"].startswith("data:image/png;base64,")
+    assert "base64" not in json.dumps([step.request for step in context.steps])
 
 
 async def test_items_wait_for_a_free_browser(pool: Pool, shop: Shop) -> None:

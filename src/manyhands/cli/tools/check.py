@@ -129,10 +129,10 @@ async def _tried(tool: Any, arguments: dict[str, Any], services: Any, folder: Pa
         AttemptSettings(_Unrecorded(), _Unlimited(), clock, 0, folder), Claim(Item(1, tool.name, {}), 1)
     )
     steps = ToolSteps(lambda: context.scope(tool.name), artifacts=services.artifacts)
-    environment = ToolEnvironment(_no_sandbox, clock, services=services, steps=steps)
     began = time.perf_counter()
     try:
-        result = await tool.call(arguments, environment)
+        async with ToolEnvironment(_no_sandbox, clock, services=services, steps=steps) as environment:
+            result = await tool.call(arguments, environment)
         works, detail = not result.failed, as_text(result.content)
     except ManyhandsError as error:
         works, detail = False, str(error)

@@ -23,6 +23,7 @@ from manyhands.models.openai.response import SIMULATED_FINGERPRINT, parse_comple
 from manyhands.models.pricing import PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.models.reasoning import flatten
+from manyhands.models.simulated.browsing import PREFIX, browsing_call
 from manyhands.models.simulated.calls import NEVER, arguments_for, example, written_files
 
 REPORT_TOOL = "report_agent_job_result"
@@ -244,6 +245,13 @@ def _calls(
 def _useful_calls(
     seen: _Conversation, messages: Sequence[Mapping[str, Any]], tools: list[Mapping[str, Any]], draws: Draws
 ) -> list[dict[str, Any]]:
+    browsers = {name for tool in tools if (name := _name(tool)).startswith(PREFIX)}
+    browsing = browsing_call(messages, seen.task, browsers, draws, seen.words) if browsers else None
+    if browsing is not None:
+        return [_call(draws, 0, *browsing)]
+    tools = [tool for tool in tools if _name(tool) not in browsers]
+    if not tools:
+        return []
     files = written_files(messages)
     wanted = 2 if len(tools) > 1 and draws.chance(25) else 1
     start = draws.below(len(tools))

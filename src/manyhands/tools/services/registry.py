@@ -97,7 +97,11 @@ class ServiceEntry:
 
 
 SERVICES: Mapping[str, ServiceEntry] = {
-    "browser": ServiceEntry("manyhands.tools.services.browser.service:SERVICE", BROWSER),
+    "browser": ServiceEntry(
+        "manyhands.tools.services.browser.service:SERVICE",
+        BROWSER,
+        samples={"browser_navigate": {"url": "about:blank"}},
+    ),
     "mixture": ServiceEntry(
         "manyhands.tools.services.mixture:SERVICE",
         ("mixture_of_agents",),
@@ -105,7 +109,9 @@ SERVICES: Mapping[str, ServiceEntry] = {
         samples={"mixture_of_agents": {"user_prompt": "What is 17 times 23? Answer with the number."}},
     ),
     "vision": ServiceEntry(
-        "manyhands.tools.services.vision:SERVICE", ("vision_analyze", "browser_vision"), costs="a call of the model that sees"
+        "manyhands.tools.services.vision:SERVICE",
+        ("vision_analyze", "browser_vision"),
+        costs="a call of the model that sees",
     ),
 }
 """All services by the names that records have."""

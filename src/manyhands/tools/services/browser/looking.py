@@ -40,8 +40,8 @@ async def browser_vision(
     annotate: Annotated[bool, "Draw [5] at the element whose ref is e5, and so on."] = False,
     full_page: Annotated[bool, "The whole page, not only what is visible of it without scrolling."] = False,
 ) -> ToolResult:
-    """Take a screenshot of the page, and have a model that sees answer a question about it. Use it for what a snapshot can't tell: pictures,
-    charts, layout, a captcha. It costs a call of that model."""
+    """Take a screenshot of the page, and have a model that sees answer a question about it. Use it for what a snapshot can't tell, such as
+    charts and layout. It costs a call of that model."""
     vision, steps, session = environment.service(Vision), environment.own_steps, Session.of(environment)
 
     async def work(page: Page) -> dict[str, Any]:

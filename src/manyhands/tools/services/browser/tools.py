@@ -123,7 +123,9 @@ async def browser_type(
 
 
 @tool(changes_world=False, restore=restore, queue=QUEUE)
-async def browser_scroll(environment: ToolEnvironment, direction: Literal["up", "down"]) -> ToolResult:
+async def browser_scroll(
+    environment: ToolEnvironment, direction: Annotated[Literal["up", "down"], "Where to."]
+) -> ToolResult:
     """Scroll the page by most of what is visible, so that it loads what it loads only then. A snapshot has the whole page without that."""
 
     async def work(page: Page) -> dict[str, Any]:
@@ -232,6 +234,8 @@ BROWSER_TOOLS = (
 def _address(text: str) -> str:
     """The address that a model meant. Raises ToolError for what is none of the web."""
     text = text.strip()
+    if text == "about:blank":
+        return text
     scheme = _SCHEME.match(text)
     if scheme is None:
         return f"https://{text.removeprefix('//')}"
