@@ -272,8 +272,9 @@ async def _end(*tasks: asyncio.Future[None]) -> None:
 def cut(writer: asyncio.StreamWriter) -> None:
     """End a connection at once, so that the other side knows that this is not how it was meant to end (RST, not FIN)."""
     connection = writer.get_extra_info("socket")
-    with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    if connection is not None:  # uvloop has none any more where the other side was first
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
     writer.transport.abort()
 
 
