@@ -212,7 +212,8 @@ async def _entered(
     """Wait until number 1 is there. ``output``: what it prints, ``info``: where bubblewrap says which process it is. Raises
     ItemError(SANDBOX_LOST)."""
     try:
-        os.write(lifeline, _READY)  # comes back when number 1 is there
+        with suppress(BrokenPipeError):  # ended already: what it printed says why
+            os.write(lifeline, _READY)  # comes back when number 1 is there
         await _until_ready(process, output)
         inner = json.loads(os.pread(info, 4096, 0))["child-pid"]
         return enter(process, lifeline, inner)
