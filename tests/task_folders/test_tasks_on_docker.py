@@ -147,12 +147,13 @@ def test_a_resume_builds_an_image_again_that_is_gone_if_its_folder_is_unchanged(
     dockerfile = f"FROM {on_docker.full}\nRUN date +%s%N > /{mark}\n"
     make_task(
         tmp_path / "tasks/a",
-        toml='[environment]\nenv = {GIVEN = "${GIVEN_LATER:-}"}\n[environment.healthcheck]\n'
+        toml='[environment]\nenv = {GIVEN = "${GIVEN_LATER}"}\n[environment.healthcheck]\n'
         'command = "[ -n \\"$GIVEN\\" ]"\nretries = 1\n',
         files={"environment/Dockerfile": dockerfile},
     )
-    words = ("batch", "--dataset_file=tasks", PROGRAM, *USUAL, "--max_attempts=1")
+    words = ("batch", "--dataset_file=tasks", PROGRAM, *USUAL, "--max_attempts=1", "--task_env=GIVEN_LATER")
     again = (*words, "--resume")
+    monkeypatch.setenv("GIVEN_LATER", "")
     assert run_command(tmp_path, *words).code == 1
 
     def remove() -> None:
