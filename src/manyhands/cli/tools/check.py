@@ -100,6 +100,7 @@ async def check_tools(options: ToolCheckSettings) -> AsyncIterator[ToolCheck]:
         if tool in registry
     }
     names = _named(options.names, samples)
+    records = {name: each for name, each in records.items() if not SERVICES[name].samples.keys().isdisjoint(names)}
     secrets = service_secrets(records, options, os.environ)
     with tempfile.TemporaryDirectory(prefix="manyhands-tools-") as folder:
         async with services_for(options, records, secrets, Path(folder)) as services:
