@@ -119,6 +119,9 @@ def test_a_task_has_the_variables_that_the_person_named_and_no_other(
     monkeypatch.delenv("TASK_CODE")
     again = evaluation.run("--resume", "--rerun_failed")
     assert again.code == 0, again.err
+    regraded = evaluation.run("--regrade=r", "--run_name=g")
+    assert regraded.code == 0, regraded.err
+    assert "--task_env" not in regraded.err
 
 
 def test_a_program_does_the_tasks_by_an_option_or_by_the_targets_key(evaluation: Evaluation) -> None:
@@ -153,6 +156,19 @@ def test_grading_again_takes_what_the_verifier_gave(evaluation: Evaluation) -> N
     assert evaluation.run("--regrade=r", "--run_name=h", "--test_id=a").code == 0
     (result,) = read_lines(evaluation.path / "data/h/results.jsonl")
     assert "the task's folder has changed" in json.dumps(result)
+
+
+def test_without_a_targets_file_the_person_is_shown_one(evaluation: Evaluation) -> None:
+    evaluation.add("a")
+    targets = evaluation.path / "tasks/targets.yaml"
+    targets.unlink()
+    refused = evaluation.run(), evaluation.run("--target=agent")
+    for each in refused:
+        assert each.code == 2
+        example = each.err.strip().partition("no targets file was found; tasks/targets.yaml could be ")[2]
+        assert example
+    targets.write_text(example.replace("NAME", "simulated"))
+    assert evaluation.run("--target=agent").code == 0
 
 
 def test_a_target_that_can_do_no_tasks_is_refused(evaluation: Evaluation) -> None:

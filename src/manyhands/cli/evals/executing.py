@@ -24,7 +24,7 @@ from manyhands.io.search_paths import SearchPath
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.making import Opened
-from manyhands.workloads.evals.evalfile.files import find_evals
+from manyhands.workloads.evals.evalfile.files import find_evals, known_by
 from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.results.summary import SUMMARY, exit_code
 from manyhands.workloads.evals.settings import EvalSpec
@@ -125,7 +125,7 @@ def _print_head(session: Opened[EvalsWorkload]) -> None:
         targets = ", ".join(f"{target.name} ({target.kind})" for target in file.targets)
         simulated = " — answers are made up" if all(target.facts.simulated for target in file.targets) else ""
         out().print_line(
-            f"{shown_path(Path(file.path))}: {counted(file.tests, 'test')} for {targets}{simulated}",
+            f"{shown_path(known_by(Path(file.path)))}: {counted(file.tests, 'test')} for {targets}{simulated}",
         )
     out().print_line(
         f"Run {session.folder.name}; to continue it if it stops:  {resume_command(session.folder)}",

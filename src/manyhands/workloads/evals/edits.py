@@ -16,6 +16,7 @@ from manyhands.engine.contract import ItemRow
 from manyhands.io.locations import UnknownKeys
 from manyhands.io.search_paths import SearchPath
 from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
+from manyhands.workloads.evals.evalfile.files import known_by
 from manyhands.workloads.evals.evalfile.loading import examine
 from manyhands.workloads.evals.evalfile.sources.given import NO_FILE, NOTHING, Given
 from manyhands.workloads.evals.prepared import FileTargets, PreparedEval, chosen
@@ -155,16 +156,24 @@ class _Compared:
         given: Given,
     ) -> _Compared:
         path = Path(recorded.path)
-        edits = Edits(around.shown(path))
+        edits = Edits(around.shown(known_by(path)))
         if path.name == NO_FILE and path not in given.sources:
             return cls(edits, None)
-        found = examine(path, around, environ, prepared.options.format, given=given, task_env=prepared.options.task_env)
+        options = prepared.options
+        found = examine(
+            path,
+            around,
+            environ,
+            options.format,
+            given=given,
+            task_env=options.task_env,
+            tasks_run=options.asks_targets,
+        )
         if found.file is None or found.problems:
             edits.problem = (found.problems or ("it can't be read",))[0]
             return cls(edits, None)
-        options, file = prepared.options, found.file
+        file, stands_in = found.file, not options.asks_targets
         edits.head += [name for name in _OF_FILES if _given(file, name) != _given(recorded, name)]
-        stands_in = options.dry_run or options.from_output or options.regrade
         if not stands_in:
             edits.head += _changed_targets(file, recorded, prepared, around, environ, given)
         settled = bool(stands_in or options.target)

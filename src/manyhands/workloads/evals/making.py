@@ -377,7 +377,8 @@ def _check_for_tasks(options: EvalSpec, loaded: LoadedEvals, notice: Notice) -> 
     """Raises UserError for settings of tasks where there are none, and for a variable that a solution needs and may not have."""
     taken, found = set[str](), False
     for file, of_file in zip(loaded.files, loaded.prepared.files, strict=True):
-        solved = options.agent_command is None and any(each.settings.get("agent") == ORACLE for each in of_file.targets)
+        oracle = any(each.settings.get("agent") == ORACLE for each in of_file.targets)
+        solved = oracle and options.agent_command is None and options.asks_targets
         for test in file.tests:
             if not test.task:
                 continue

@@ -287,6 +287,7 @@ class _Loading:
             findings=findings,
             given=given,
             task_env=options.task_env,
+            tasks_run=options.asks_targets,
         )
         found = [
             settled_workspaces(each, options.workspace_mode, options.workspace_path, findings)

@@ -361,6 +361,11 @@ class EvalSpec(RunOptions, TerminalSettings, ViewSettings, ResumeSettings, TaskL
         """Maximum retries of a test, whichever way they were counted; None by default."""
         return self.max_retries if self.max_attempts is None else self.max_attempts - 1
 
+    @property
+    def asks_targets(self) -> bool:
+        """Whether targets answer, and nothing stands in for them."""
+        return not (self.dry_run or self.from_output or self.regrade)
+
     def resolved(self) -> Self:
         """As of the base class. Raises UserError, too, for settings that contradict each other."""
         given = [name for name in ("from_output", "regrade", "dry_run") if getattr(self, name)]

@@ -208,6 +208,11 @@ def _kind_by_content(path: Path) -> FileKind | None:
     return None if kind == "eval" and _is_sidecar(path) else kind
 
 
+def known_by(path: Path) -> Path:
+    """The path by which a person knows an eval file, or the folder of tasks that stands for one."""
+    return path.parent if path.name == TASK_FOLDERS else path
+
+
 def _is_sidecar(path: Path) -> bool:
     return any(lines.is_file() and next(sidecars(lines), None) == path for lines in lines_of(path))
 

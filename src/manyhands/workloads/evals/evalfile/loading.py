@@ -80,17 +80,29 @@ def load_evals(
     findings: Findings | None = None,
     given: Given = NOTHING,
     task_env: Variables = None,
+    tasks_run: bool = True,
 ) -> list[EvalFile]:
     """Eval files, checked. ``environ``: the real environment, to which ``.env`` files are added; ``skip_invalid``: leave tests out that
     can't be executed; they are in ``EvalFile.invalid``; ``version``: of the format, one of ``FORMATS``; ``findings``: takes keys
     without an effect, and what is missing around the files; without it such keys are notices; ``given``: what stands for files, and
-    functions that they may name; ``task_env``: the variables of this machine that task folders may have. Every notice is passed once.
+    functions that they may name; ``task_env``: the variables of this machine that task folders may have; ``tasks_run``: whether they are
+    run, and need these. Every notice is passed once.
 
     Raises UserError with a line for every problem of all files (the first 50), each with file, line and field.
     """
     shared = findings or Findings(unknown=UnknownKeys())
     found = [
-        examine(path, search_path, environ, version, findings=shared, given=given, task_env=task_env) for path in paths
+        examine(
+            path,
+            search_path,
+            environ,
+            version,
+            findings=shared,
+            given=given,
+            task_env=task_env,
+            tasks_run=tasks_run,
+        )
+        for path in paths
     ]
     for notice in dict.fromkeys(notice for each in found for notice in each.notices):
         notices(notice)
@@ -111,6 +123,7 @@ def examine(
     findings: Findings | None = None,
     given: Given = NOTHING,
     task_env: Variables = None,
+    tasks_run: bool = True,
 ) -> Examined:
     """An eval file with everything that is wrong with it. ``version``: of the format; the others: as of ``load_evals``.
     Raises nothing for its content."""
@@ -120,7 +133,8 @@ def examine(
     file: EvalFile | None = None
     with findings.catching():
         if path.name == TASK_FOLDERS and not path.exists():
-            file = tasks_file(path, search_path, variables.variables(), findings, task_env)
+            values = variables.variables() if tasks_run else None
+            file = tasks_file(path, search_path, values, findings, task_env)
         else:
             file = _file(path, search_path, findings, variables, version, given)
     variables.tell()

@@ -32,7 +32,7 @@ from manyhands.models.headers import Header, read_headers
 from manyhands.workloads.evals.evalfile.agentv5.project import CONFIG, configured
 from manyhands.workloads.evals.evalfile.agentv5.providers import as_targets
 from manyhands.workloads.evals.evalfile.contents import EvalFile, InlineTargets, RecordedLocation
-from manyhands.workloads.evals.evalfile.files import PROVIDERS, TARGETS_FILES, TARGETS_KEYS
+from manyhands.workloads.evals.evalfile.files import PROVIDERS, TARGETS_FILES, TARGETS_KEYS, TASK_FOLDERS
 from manyhands.workloads.evals.evalfile.interpolation import has_reference
 from manyhands.workloads.evals.targets.command import parse_command
 from manyhands.workloads.evals.targets.entries import TargetEntry, followed, is_beyond, settled
@@ -42,6 +42,8 @@ from manyhands.workloads.evals.targets.kinds.registry import KINDS, Kind
 
 DEFAULT = "default"
 """The name of the target that is used where none is chosen."""
+_EXAMPLE = "targets: [{name: agent, provider: agent, model: NAME, toolsets: [terminal, file]}]"
+"""A targets file for task folders."""
 _LITERAL = ("name", "provider", "use_target", "judge_target", "workers", "provider_batching")
 """Settings in which there are no variables."""
 _SECRET, _HEADERS, _COMMAND, _ENVIRONMENT = "api_key", "header", "command", "container_env"
@@ -213,21 +215,25 @@ class TargetFile:
         names = self.names
         if DEFAULT in names or len(names) == 1:
             return (DEFAULT,) if DEFAULT in names else names
-        raise eval_file.location.error(
-            f"no target is chosen: give --target, or execution.target in the file; {self._list()}"
-        )
+        choice = "--target" if self._of_tasks else "--target, or execution.target in the file"
+        raise eval_file.location.error(f"no target is chosen: give {choice}; {self._list()}")
 
     def _read_later(self) -> None:
         if self._later is not None:
             path, self._later = self._later, None
             self._known = {**read_targets(path, self._search_path.shown(path), self._unknown), **self._known}
 
+    @property
+    def _of_tasks(self) -> bool:
+        """Whether there is no eval file, but task folders."""
+        return self._eval_file is not None and self._eval_file.name == TASK_FOLDERS
+
     def _list(self) -> str:
-        return (
-            f"known: {', '.join(self._known)}"
-            if self._known
-            else "no targets file was found, and the eval file has no targets"
-        )
+        if self._known:
+            return f"known: {', '.join(self._known)}"
+        if self._of_tasks:
+            return f"no targets file was found; {self._search_path.shown(self._folder / TARGETS_FILES[0])} could be {_EXAMPLE}"
+        return "no targets file was found, and the eval file has no targets"
 
 
 def naming(location: Location, names: Sequence[str], name: str) -> Location:

@@ -17,12 +17,14 @@ VERIFIER = "verifier"
 
 
 def tasks_file(
-    path: Path, search_path: SearchPath, environ: Mapping[str, str], findings: Findings, allowed: Variables
+    path: Path, search_path: SearchPath, environ: Mapping[str, str] | None, findings: Findings, allowed: Variables
 ) -> EvalFile:
     """The tests of a folder that is a task, or holds tasks. ``path``: ``TASK_FOLDERS`` in that folder; ``allowed``: the variables that
-    tasks may have; ``environ``: where these are looked for. What solutions need is found out where it is known who does the tasks."""
-    with findings.catching():
-        looked_up(allowed, environ, option="task_env")
+    tasks may have; ``environ``: where these are looked for, None where no task is run. What solutions need is found
+    out where it is known who does the tasks."""
+    if environ is not None:
+        with findings.catching():
+            looked_up(allowed, environ, option="task_env")
     folder, tests, invalid = path.parent, list[Test](), list[Invalid]()
     location = Location(search_path.shown(folder))
     for task in read_tasks(folder, findings.notice):
@@ -30,7 +32,7 @@ def tasks_file(
             invalid.append(Invalid(location, task.name, (task.reason,)))
             continue
         at = Location(search_path.shown(task.folder / TASK_FILE))
-        why = refused_variable(task, allowed, solution=False)
+        why = None if environ is None else refused_variable(task, allowed, solution=False)
         if why is not None and findings.lacking is None:
             invalid.append(Invalid(at, task.name, (why,)))
             continue
