@@ -238,8 +238,9 @@ class TrajectorySummarizer(Summarizer):
             row.message or record.get("stop_reason"),
         )
 
-    def sandbox(self, row: ItemRow) -> ItemSandbox:
-        return item_sandbox(self.spec["options"], self.spec.get("pins"), row.payload.get("image"))
+    def sandbox(self, row: ItemRow) -> ItemSandbox | None:
+        options = self.spec.get("options")  # lost in a damaged journal, of which the rest is shown all the same
+        return None if options is None else item_sandbox(options, self.spec.get("pins"), row.payload.get("image"))
 
     def figures(self) -> list[Figure]:
         found = self.read_results(STATISTICS)
