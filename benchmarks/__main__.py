@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from benchmarks.browser import browser
 from benchmarks.csv_jobs.jobs import jobs
 from benchmarks.evals.evals import evals
 from benchmarks.exports import exports
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "journal": journal,
     "exports": exports,
     "sandbox": sandbox,
+    "browser": browser,
     "view_index": view_index,
     "view_pages": view_pages,
     "view_static": view_static,

@@ -25,6 +25,7 @@ from itertools import cycle, zip_longest
 from pathlib import Path
 from typing import Literal, Protocol
 
+from tests.crash.browser_rounds import BrowserRound
 from tests.crash.container_rounds import Blow, ContainerRound, OutsideRound, UnpackedRound
 from tests.crash.container_site import IMAGES, ContainerSite, WorldSite, container_site, unpacked_site
 from tests.crash.job_planning import PlanningRound
@@ -51,17 +52,17 @@ class Sites:
         self.batches = Site(folder, server)
         self.jobs = JobSite(folder, server)
         self._engines: dict[str, ContainerSite | Unavailable] = {}
-        self._folder, self._server, self._stack = folder, server, stack
+        self.folder, self._server, self._stack = folder, server, stack
 
     @cached_property
     def unpacked(self) -> WorldSite:
-        return unpacked_site(self._folder, self._server)
+        return unpacked_site(self.folder, self._server)
 
     def engine(self, kind: str) -> ContainerSite:
         """Raises Unavailable."""
         if kind not in self._engines:
             try:
-                self._engines[kind] = self._stack.enter_context(container_site(kind, self._folder, self._server))
+                self._engines[kind] = self._stack.enter_context(container_site(kind, self.folder, self._server))
             except Unavailable as error:
                 self._engines[kind] = error
         site = self._engines[kind]
@@ -227,14 +228,26 @@ HEAD = (
 )
 
 
-Plan = BatchPlan | SandboxPlan | ContainerPlan | UnpackedPlan | JobPlan
+@dataclass(frozen=True, slots=True)
+class BrowserPlan:
+    """How many items have a browser, and the kills of one round at most."""
+
+    items: int
+    most: int
+
+    def round(self, sites: Sites, instants: random.Random) -> Performer:
+        return BrowserRound(sites.folder, self.items, instants)
+
+
+BROWSERS = (BrowserPlan(200, 20),)
+Plan = BatchPlan | SandboxPlan | ContainerPlan | UnpackedPlan | JobPlan | BrowserPlan
 KINDS: dict[str, Sequence[Plan]] = {
     "batches": BATCHES,
     "sandboxes": SANDBOXES,
     "containers": CONTAINERS,
     "jobs": JOBS,
 }
-ALONE: dict[str, Sequence[Plan]] = {"many-containers": MANY_CONTAINERS}
+ALONE: dict[str, Sequence[Plan]] = {"many-containers": MANY_CONTAINERS, "browsers": BROWSERS}
 """What is performed only if it is asked for."""
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -126,3 +127,26 @@ async def local_shop(address: str = "127.0.0.1") -> AsyncIterator[Shop]:
         yield shop
     finally:
         await runner.cleanup()
+
+
+@contextmanager
+def shop_in_thread() -> Iterator[Shop]:
+    """The shop for tests that are no coroutines."""
+    loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    shops: list[Shop] = []
+
+    async def serve() -> None:
+        async with local_shop() as shop:
+            shops.append(shop)
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield shops[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from manyhands.core.clock import SystemClock
+from manyhands.engine.attempt import NewAttemptNeeded
 from manyhands.network.rules import NetworkRules
 from manyhands.testing.agent_doubles import ScriptedModel, no_sandbox
 from manyhands.testing.context import MemoryContext
@@ -257,6 +259,18 @@ async def test_a_page_is_opened_again_after_a_crash(pool: Pool, shop: Shop) -> N
         assert back["title"] == "Lamp 5"
         assert "resumed" not in await third("snapshot")
     assert not cookies.exists()
+
+
+async def test_an_attempt_may_begin_anew_instead(pool: Pool, shop: Shop) -> None:
+    first = Item(pool, "fresh")
+    async with first.environment:
+        await first("navigate", url=shop.url)
+    again = Item(replace(pool, fresh=True), "fresh")
+    again.environment.steps = ToolSteps(MemoryContext)
+    for name, arguments, result in first.results:
+        TOOLS[name].restore(arguments, result, again.environment)
+    with pytest.raises(NewAttemptNeeded, match="browser_resume=attempt"):
+        await again("snapshot")
 
 
 async def test_a_model_looks_at_the_page(item: Item, shop: Shop) -> None:

@@ -104,12 +104,12 @@ class _Kept:
 class Session:
     """The browser of one attempt. Its calls are made one after the other."""
 
-    def __init__(self, pool: Pool, attempt: str) -> None:
-        """``attempt``: names it, in all runs."""
+    def __init__(self, pool: Pool, item: str) -> None:
+        """``item``: whose attempt it is; no other item has the name."""
         self._pool = pool
-        self._attempt = attempt
+        self._item = hashlib.sha256(item.encode()).hexdigest()[:16]
+        """Begins the names of its files, also those of earlier attempts."""
         self._kept = _Kept()
-        self._files: set[str] = set()
         self._context: BrowserContext | None = None
         self._page: Page | None = None
         self._crashed = False
@@ -127,8 +127,8 @@ class Session:
         """The session of the call's attempt, which is made with its first call."""
         found: Session | None = environment.state.get(STATE)
         if found is None:
-            attempt = "/".join(environment.call_key.split("/")[:3])
-            found = environment.state[STATE] = cls(environment.service(Pool), attempt)
+            item = "/".join(environment.call_key.split("/")[:2])
+            found = environment.state[STATE] = cls(environment.service(Pool), item)
             environment.closing.push_async_exit(found)
         return found
 
@@ -147,7 +147,6 @@ class Session:
         """A call was replayed; ``record``: what was kept of it."""
         if isinstance(record, dict) and record["number"] > self._kept.number:
             self._kept = _Kept(record["number"], record["url"], list(record["before"]), record["state"])
-            self._files.add(record["state"])
             self._was_replayed = True
 
     # --- Calls
@@ -349,12 +348,12 @@ class Session:
     def _written(self, state: bytes) -> str:
         if state == _EMPTY or len(state) > _MAX_STATE:
             return ""
-        name = hashlib.sha256(f"{self._attempt}\n".encode() + state).hexdigest() + ".json"
-        if name not in self._files:
+        name = f"{self._item}-{hashlib.sha256(state).hexdigest()}.json"
+        path = self._pool.folder / name
+        if not path.exists():
             make_private(self._pool.folder)
-            with bytes_written_aside(self._pool.folder / name) as handle:
+            with bytes_written_aside(path) as handle:
                 handle.write(state)
-            self._files.add(name)
         return name
 
     def _read_state(self) -> Json:
@@ -363,9 +362,9 @@ class Session:
         return None
 
     def _forget(self) -> None:
-        for name in filter(None, self._files):
+        for path in self._pool.folder.glob(f"{self._item}-*.json"):
             with suppress(OSError):
-                (self._pool.folder / Path(name).name).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     async def _drop(self) -> None:
         """Close the context, and let another item have its place. Idempotent."""
