@@ -133,7 +133,9 @@ class Reserve:
     """Whether nothing bounds the call beforehand, as with a command; the dearest such call so far is reserved, if that is more."""
 
     def fair(self, usage: Usage) -> float:
-        """US dollars that a call which used so much costs at most, by the price of this reserve."""
+        """US dollars that a call which used so much costs at most, by the price of this reserve. What is billed by the call costs that."""
+        if not self.tokens:
+            return self.cost
         input_tokens = max(1, self.tokens - self.output_tokens)
         input_cost = usage.input_tokens * (self.cost - self.output_cost) / input_tokens
         return input_cost + usage.output_tokens * self.output_cost / max(1, self.output_tokens)

@@ -40,7 +40,7 @@ _DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens."""
+    """US dollars per million tokens, and per request."""
 
     input: float
     output: float
@@ -50,6 +50,8 @@ class Price:
     """For tokens written to the provider's cache; None: as other input."""
     tiered: bool = False
     """Whether calls with more than 200,000 tokens of input cost more (``LONG_INPUT``)."""
+    request: float = 0.0
+    """US dollars for each request besides, as services that tools ask bill them."""
 
     def cost(self, usage: Usage) -> float:
         """US dollars for a usage whose ``input_tokens`` include the cached ones."""
@@ -60,14 +62,16 @@ class Price:
         cached_price = self.input if self.cached_input is None else self.cached_input
         write_price = self.input if self.cache_write is None else self.cache_write
         total = plain * self.input + cached * cached_price + written * write_price
-        return (total * dearer_input + usage.output_tokens * self.output * dearer_output) / _MILLION
+        tokens = (total * dearer_input + usage.output_tokens * self.output * dearer_output) / _MILLION
+        return tokens + self.request
 
     def worst_case(self, input_tokens: int, output_tokens: int, *, cache_writes: bool = False) -> float:
         """US dollars at most for that many tokens. ``cache_writes``: the call asks for its input to be written to the cache."""
         dearer_input, dearer_output = self._tier(input_tokens)
         written = self.input * CACHE_WRITE if cache_writes and self.cache_write is None else self.cache_write
         dearest = max(self.input, self.cached_input or 0.0, written or 0.0)
-        return (input_tokens * dearest * dearer_input + output_tokens * self.output * dearer_output) / _MILLION
+        tokens = (input_tokens * dearest * dearer_input + output_tokens * self.output * dearer_output) / _MILLION
+        return tokens + self.request
 
     def _tier(self, input_tokens: int) -> tuple[float, float]:
         return (DEARER_INPUT, DEARER_OUTPUT) if self.tiered and input_tokens > LONG_INPUT else (1.0, 1.0)
@@ -134,6 +138,12 @@ class PriceTable:
             found = self._found[model] = self._look_up(model)
             return found
 
+    def request_price(self, name: str) -> float | None:
+        """US dollars for a request to a service, by its name and what it is asked for (``exa/search``); None if it is not known. Only a
+        person's own table has such prices."""
+        found = self._own.get(name)
+        return None if found is None else found.request
+
     def priced(self, usage: Usage, model: str, server_cost: float | None) -> Usage:
         """The usage of one call with its cost: the server's own figure, else by the table, else marked as unpriced."""
         if server_cost is not None:
@@ -177,7 +187,8 @@ def read_prices(path: Path) -> dict[str, Price]:
     """The prices in a file, by model name.
 
     The file maps model names to ``input`` and ``output`` and optionally ``cached_input`` and ``cache_write``: US dollars per
-    million tokens. Raises UserError naming file, line and field.
+    million tokens; and names of services (``exa/search``) to ``request``, US dollars per request. Raises UserError naming file, line and
+    field.
     """
     if not path.exists():
         raise UserError(f"can't read the price table {path}: No such file or directory")
@@ -191,15 +202,23 @@ def read_prices(path: Path) -> dict[str, Price]:
 
 def _price(entry: Any, location: Location) -> Price:
     if not isinstance(entry, dict):
-        raise location.error("expected input and output prices in US dollars per million tokens")
-    fields = ("input", "output", "cached_input", "cache_write")
+        raise location.error(
+            "expected input and output prices in US dollars per million tokens, or request in US dollars"
+        )
+    fields = ("input", "output", "cached_input", "cache_write", "request")
     for field, value in entry.items():
         if field not in fields:
             raise location.at(field).error(f"unknown field; known: {', '.join(fields)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise location.at(field).error("must be a number of US dollars per million tokens, 0 or more")
+            raise location.at(field).error("must be a number of US dollars, 0 or more")
     for field in ("input", "output"):
-        if field not in entry:
+        if field not in entry and entry.keys() != {"request"}:
             raise location.at(field).error("missing")
     figures = {field: float(entry[field]) for field in fields if field in entry}
-    return Price(figures["input"], figures["output"], figures.get("cached_input"), figures.get("cache_write"))
+    return Price(
+        figures.get("input", 0.0),
+        figures.get("output", 0.0),
+        figures.get("cached_input"),
+        figures.get("cache_write"),
+        request=figures.get("request", 0.0),
+    )

@@ -80,7 +80,26 @@ class BrowserSettings(Settings):
     )
 
 
-class ToolSettings(FileSettings, MixtureSettings, VisionSettings, BrowserSettings):
+class ImageSettings(Settings):
+    """The service of ``image_generate``."""
+
+    image_provider: Literal["openai", "fal", "chat", "simulated"] | None = setting(
+        None,
+        "Kind of service that makes pictures for tools: openai (its images API, which other servers have too), fal, chat (chat completions "
+        "whose answers hold pictures), or simulated (coloured squares).",
+        group=TOOLS,
+        identity=True,
+    )
+    image_model: OptionalText = setting(None, "Model that makes them.", group=TOOLS, identity=True, value="MODEL")
+    image_base_url: OptionalText = setting(
+        None, "Where it is called (default: at the provider's own API).", group=TOOLS, identity=True, value="URL"
+    )
+    image_quality: OptionalText = setting(
+        None, "Quality, as its API calls it (low, medium, high …).", group=TOOLS, identity=True, value="NAME"
+    )
+
+
+class ToolSettings(FileSettings, MixtureSettings, VisionSettings, ImageSettings, BrowserSettings):
     """Tools of MCP servers and services, and how calls are made."""
 
     files: ClassVar[tuple[str, ...]] = ("mcp_config",)

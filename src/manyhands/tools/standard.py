@@ -10,6 +10,7 @@ from manyhands.tools.files.search import search_files
 from manyhands.tools.registry import Registry, with_plugins
 from manyhands.tools.services.browser.looking import browser_vision
 from manyhands.tools.services.browser.tools import BROWSER_TOOLS
+from manyhands.tools.services.images import image_generate
 from manyhands.tools.services.mixture import mixture_of_agents
 from manyhands.tools.services.vision import vision_analyze
 from manyhands.tools.terminal import execute_code, process, terminal
@@ -21,5 +22,6 @@ def standard_registry(*, plugins: bool = True) -> Registry:
     """The built-in tools, those that need a service included, and, unless ``plugins`` is false, those of installed packages (broken ones:
     ``Registry.notices``). Those are looked for once in a process, because that reads a file of each package."""
     works_inside = (terminal, process, read_file, write_file, patch, search_files, execute_code, todo)
-    registry = Registry([*works_inside, mixture_of_agents, vision_analyze, *BROWSER_TOOLS, browser_vision])
+    asking = (image_generate, mixture_of_agents, vision_analyze)
+    registry = Registry([*works_inside, *asking, *BROWSER_TOOLS, browser_vision])
     return with_plugins(registry) if plugins else registry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import hashlib
 import re
 from collections.abc import Sequence
@@ -81,6 +82,17 @@ class ArtifactStore:
 def is_name(text: str) -> bool:
     """Whether a text is the name of an artifact, by its form."""
     return _NAME.fullmatch(text) is not None
+
+
+def data_of(url: str) -> bytes | None:
+    """The content of a data address (RFC 2397) with base64; None for another one. Raises ToolError for what is no base64."""
+    head, comma, coded = url.partition(",")
+    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+        return None
+    try:
+        return base64.b64decode(coded)
+    except binascii.Error:
+        raise ToolError("the data address holds no base64") from None
 
 
 def reference(name: str) -> dict[str, Any]:

@@ -92,17 +92,25 @@ def read_picture(data: bytes) -> Picture:
 def size_of(data: bytes) -> tuple[str, int, int]:
     """Media type, width and height of a picture that is kept as it is. Raises ToolError, as ``read_picture`` does."""
     kind, image = _opened(data)
+    try:
+        image.load()
+    except Exception as error:  # as above
+        raise ToolError(f"the picture is broken: {_why(error)}") from error
     return _TYPES[kind], image.width, image.height
 
 
 def drawn(digest: bytes, width: int, height: int) -> bytes:
     """A PNG of eight by eight squares whose colours are made of a digest (of 64 bytes, as BLAKE2b's); what a simulated provider draws.
     ``width``, ``height``: in pixels."""
-    from PIL import Image
+    from PIL import Image, PngImagePlugin
 
     squares = Image.frombytes("P", (8, 8), digest)
     squares.putpalette([(value * step) % 256 for value in range(256) for step in (1, 3, 7)])
-    return _bytes_of(squares.convert("RGB").resize((width, height), Image.Resampling.NEAREST), "PNG")
+    label = PngImagePlugin.PngInfo()
+    label.add_text("Description", "simulated")
+    written = io.BytesIO()
+    squares.convert("RGB").resize((width, height), Image.Resampling.NEAREST).save(written, "PNG", pnginfo=label)
+    return written.getvalue()
 
 
 def _format_of(data: bytes) -> str | None:

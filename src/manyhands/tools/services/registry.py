@@ -96,6 +96,11 @@ class ServiceEntry:
     """By tool: arguments of a small call that tries it out."""
 
 
+_RED = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAABAAAAAQAQMAAAAlPW0iAAAAA1BMVEX/AAAZ4gk3AAAADElEQVR42mNgIA0AAAAwAA"
+    "EodEl9AAAAAElFTkSuQmCC"
+)
+"""A red square."""
 SERVICES: Mapping[str, ServiceEntry] = {
     "browser": ServiceEntry(
         "manyhands.tools.services.browser.service:SERVICE",
@@ -108,10 +113,17 @@ SERVICES: Mapping[str, ServiceEntry] = {
         costs="a call of each of its models",
         samples={"mixture_of_agents": {"user_prompt": "What is 17 times 23? Answer with the number."}},
     ),
+    "images": ServiceEntry(
+        "manyhands.tools.services.images:SERVICE",
+        ("image_generate",),
+        costs="a picture",
+        samples={"image_generate": {"prompt": "A red circle on white ground.", "aspect_ratio": "square"}},
+    ),
     "vision": ServiceEntry(
         "manyhands.tools.services.vision:SERVICE",
         ("vision_analyze", "browser_vision"),
         costs="a call of the model that sees",
+        samples={"vision_analyze": {"image_url": _RED, "question": "Which colour is it? Answer with one word."}},
     ),
 }
 """All services by the names that records have."""

@@ -64,16 +64,26 @@ class Charge:
     """The service's name; with ``operation`` the name that a price table has."""
     operation: str
     price: float | None = None
-    """US dollars for one request; None where that is not known."""
+    """US dollars for one request, at most; None where that is not known."""
+    by_tokens: Reserve | None = None
+    """The worst case of one that is billed by tokens."""
 
     @property
     def name(self) -> str:
         return f"{self.service}/{self.operation}"
 
-    def usage(self, cost: float | None = None) -> Usage:
-        """Of one request that was answered. ``cost``: what the service itself says that it cost, in US dollars."""
-        known = self.price if cost is None else cost
-        return Usage(calls=1, unpriced_calls=1) if known is None else Usage(calls=1, cost=known)
+    def usage(self, answer: ServiceAnswer) -> Usage:
+        """Of one request that was answered."""
+        known = self.price if answer.cost is None else answer.cost
+        priced = Usage(unpriced_calls=1) if known is None else Usage(cost=known)
+        return (Usage(calls=1) if answer.usage is ZERO else answer.usage) + priced
+
+    @property
+    def reserve(self) -> Reserve:
+        """The worst case of one request."""
+        if self.by_tokens is not None:
+            return replace(self.by_tokens, model=self.name)
+        return Reserve(cost=self.price or 0.0, model=self.name, priced=self.price is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,9 @@ class ServiceAnswer:
 
     content: Json
     cost: float | None = None
-    """US dollars, where the service says so."""
+    """US dollars, where the service says so, or its tokens do."""
+    usage: Usage = ZERO
+    """The call, its tokens and whether it was simulated, without the cost; nothing where the service counts no tokens."""
 
 
 class ToolSteps:
@@ -163,7 +175,7 @@ class ToolSteps:
                 answer = await self._sent(context, charge, dumps(request).decode("utf-8", "replace"), send)
             except ServiceError as error:
                 return Effect({"failure": str(error)})
-            usage = ZERO if charge is None else charge.usage(answer.cost)
+            usage = ZERO if charge is None else charge.usage(answer)
             return Effect({"answer": answer.content, "usage": usage.to_json()}, usage)
 
         output = await context.step(REQUEST, {"service": name, "request": request}, effect)
@@ -187,12 +199,11 @@ class ToolSteps:
     @staticmethod
     async def _limited(context: Context, charge: Charge, send: Callable[[], Awaitable[ServiceAnswer]]) -> ServiceAnswer:
         """One try, within the run's limits and budget."""
-        reserve = Reserve(cost=charge.price or 0.0, model=charge.name, priced=charge.price is not None)
-        permit = await context.limits.acquire(f"service {charge.service}", reserve)
+        permit = await context.limits.acquire(f"service {charge.service}", charge.reserve)
         report = CallReport(failed=True, unknown=True)
         try:
             answer = await send()
-            report = CallReport(charge.usage(answer.cost))
+            report = CallReport(charge.usage(answer))
             return answer
         except ServiceError as error:
             report = CallReport(

@@ -20,7 +20,7 @@ from manyhands.core.messages import text_of
 from manyhands.models.protocol import ChatModel
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
-from manyhands.tools.services.artifacts import ArtifactStore, is_name, reference
+from manyhands.tools.services.artifacts import ArtifactStore, data_of, is_name, reference
 from manyhands.tools.services.pictures import MAX_BYTES, MISSING, Picture, can_read, read_picture
 from manyhands.tools.services.registry import ModelChoice, ServiceOpening
 from manyhands.tools.services.steps import ServiceAnswer, ToolSteps, within
@@ -139,6 +139,8 @@ async def vision_analyze(
     async def get() -> bytes:
         if is_name(image_url):
             return await artifacts.get(image_url)
+        if (data := data_of(image_url)) is not None:
+            return data
         sandbox = await environment.sandbox()
         return await sandbox.read_file(without_nul("image_url", image_url), max_bytes=MAX_BYTES)
 
