@@ -133,6 +133,12 @@ class BatchKeywords(TypedDict, total=False):
     tool_timeout: float | None
     moa_models: Sequence[str] | None
     moa_aggregator: str | None
+    vision_model: str | None
+    vision_base_url: str | None
+    image_provider: Literal["openai", "fal", "chat", "simulated"] | None
+    image_model: str | None
+    image_base_url: str | None
+    image_quality: str | None
     max_attempts: int | None
     max_cost: float | None
     max_total_tokens: int | None

@@ -33,7 +33,7 @@ class TrajectoryGrader(ConversationGrader):
             question=payload.prompt,
             input=_input(payload),
             source=payload.source,
-            figures=figures_of(result.usage, round(1000 * (times["finished"] - times["began"]), 3)),
+            figures=figures_of(result.usage + result.tool_usage, round(1000 * (times["finished"] - times["began"]), 3)),
             failed=sum(use.failed for use in result.tool_uses),
             folder=self.folder,
         )

@@ -435,6 +435,7 @@ class TrajectoryWorkload(Workload):
         self, item: Item, attempt: int, payload: PromptItem, record: Mapping[str, Any], saved: _Saved
     ) -> OutputLine:
         usage, prepared = Usage.from_json(record["usage"]), self._prepared
+        of_tools = Usage.from_json(record["usage"].get("tools", {}))
         entry = Entry(
             prompt_index=payload.prompt_index,
             conversations=saved.turns,
@@ -452,8 +453,9 @@ class TrajectoryWorkload(Workload):
             attempt=attempt,
             seed=record["seed"],
             duration=record["times"]["finished"] - record["times"]["began"],
-            simulated=usage.simulated_calls > 0,
+            simulated=usage.simulated_calls + of_tools.simulated_calls > 0,
             usage=usage,
+            tool_usage=of_tools,
             unknown_tools=record["unknown_tools"],
             escaped_tags=saved.all_tags if prepared.counts_tags else None,
             source=prepared.source_fields.arrange(payload.source)

@@ -69,6 +69,9 @@ class Entry:
     """Seconds."""
     simulated: bool = False
     usage: Usage = field(default_factory=Usage)
+    """Of its agent's own calls."""
+    tool_usage: Usage = field(default_factory=Usage)
+    """What its tools asked of models and services."""
     unknown_tools: Sequence[str] = ()
     escaped_tags: int | None = None
     """How many tags were escaped in the turns; None in a run whose lines do not say it."""
@@ -119,7 +122,10 @@ class Entry:
         }
 
     def _metadata(self) -> dict[str, Any]:
-        usage = dict(zip(_COUNTS, _counts_of(self.usage), strict=True))
+        usage: dict[str, Any] = dict(zip(_COUNTS, _counts_of(self.usage), strict=True))
+        if self.layout != FIRST_LAYOUT:
+            of_tools = zip(_COUNTS, _counts_of(self.tool_usage), strict=True)
+            usage["tools"] = {**dict(of_tools), "cost": float(self.tool_usage.cost)}
         return {
             "batch_num": self.batch_num,
             "timestamp": local_time(self.timestamp),
@@ -132,7 +138,7 @@ class Entry:
             "duration_seconds": round(float(self.duration), 3),
             "simulated": self.simulated,
             "usage": usage,
-            "cost": float(self.usage.cost),
+            "cost": float(self.usage.cost + self.tool_usage.cost),
             # A list that is empty in one line and not in the next is two types to Arrow.
             "unknown_tools": ", ".join(self.unknown_tools),
             **(self._first_members() if self.layout == FIRST_LAYOUT else self._open_members()),

@@ -60,21 +60,20 @@ class Field:
 
 
 TURNS = List(Object((Field("from", "text"), Field("value", "text"))))
-USAGE = Object(
-    tuple(
-        Field(name, "whole number")
-        for name in (
-            "calls",
-            "input_tokens",
-            "output_tokens",
-            "cached_tokens",
-            "cache_write_tokens",
-            "reasoning_tokens",
-            "unpriced_calls",
-            "simulated_calls",
-        )
+_COUNTS = tuple(
+    Field(name, "whole number")
+    for name in (
+        "calls",
+        "input_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "cache_write_tokens",
+        "reasoning_tokens",
+        "unpriced_calls",
+        "simulated_calls",
     )
 )
+USAGE = Object((*_COUNTS, Field("tools", Object((*_COUNTS, Field("cost", "number"))))))
 METADATA = Object(
     (
         Field("batch_num", "whole number", "the batch file that it is in"),
@@ -87,8 +86,12 @@ METADATA = Object(
         Field("stop_reason", "text", "why it ended, see below"),
         Field("duration_seconds", "number", "from its first step to its last, as recorded"),
         Field("simulated", "true or false", "whether a simulated model made it"),
-        Field("usage", USAGE, "what it took"),
-        Field("cost", "number", "US dollars"),
+        Field(
+            "usage",
+            USAGE,
+            "what its agent's calls took; in `tools` the same of what its tools asked of models and services, with `cost`",
+        ),
+        Field("cost", "number", "US dollars for both"),
         Field("unknown_tools", "text", "names that were called and not on offer, with commas between"),
         Field(
             "other_tool_stats",
