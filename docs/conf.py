@@ -26,6 +26,7 @@ NAVIGATION = {
         "docs/trajectories",
         "docs/tools",
         "docs/browser",
+        "docs/pictures",
         "docs/sandboxes",
         "docs/containers",
         "docs/agents-on-a-repository",

@@ -14,9 +14,14 @@ from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import Limits
+from manyhands.engine.limits.budget import Budget
+from manyhands.engine.limits.shared import SharedLimits
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.pricing import Price, PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.testing.agent_doubles import ScriptedModel, assistant, hold, tool_call
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal, When
+from manyhands.testing.scripted_server import ScriptedServer, chat_response
 from manyhands.tools.services.artifacts import ArtifactStore
 from manyhands.tools.services.mixture import Mixture, mixture_of_agents
 from manyhands.tools.services.registry import ModelChoice, ToolServices, choose_services, lacking
@@ -66,6 +71,7 @@ async def test_the_answers_of_all_are_joined_and_billed() -> None:
     assert '"reference_models": ["a", "b", "c"]' in content
     joined = models[3].requests[0].messages[0]["content"]
     assert all(f"{number}. {name} says 25" in joined for number, name in enumerate("abc", 1))
+    assert '"usage": {"calls": 4, "input_tokens": 40, "output_tokens": 20, "cost": 0.04}' in content
     assert result.tool_usage == Usage(calls=4, input_tokens=40, output_tokens=20, cost=0.04)
     assert result.usage.cost == 0
 
@@ -88,6 +94,24 @@ async def test_what_the_budget_forbids_ends_the_attempt() -> None:
         await hold(
             asking(), [mixture_of_agents], services=mixture([CountingModel("a", fails=over), CountingModel("b")])
         )
+
+
+async def test_a_budget_that_is_too_small_for_all_of_them_stops_the_first() -> None:
+    prices = PriceTable({name: Price(1, 10) for name in ("a", "b", "joins")})
+    async with ScriptedServer([chat_response("25")]) as server:
+        models = [OpenAIChatModel(server.base_url, prices=prices, max_tokens=1000) for _ in range(3)]
+        choices = [ModelChoice(name, server.base_url) for name in ("a", "b", "joins")]
+        services = ToolServices(ArtifactStore(Path("unused")), [Mixture(choices, models)])
+        # Two answers of 1,000 tokens fit, a third one does not.
+        limits = SharedLimits(budget=Budget(0.025))
+        with pytest.raises(ItemError, match="the next call may cost up to"):
+            await hold(asking(), [mixture_of_agents], services=services, context=MemoryContext(limits=limits))
+        assert server.requests == []
+        limits = SharedLimits(budget=Budget(0.05))
+        await hold(asking(), [mixture_of_agents], services=services, context=MemoryContext(limits=limits))
+        assert len(server.requests) == 3
+        for model in models:
+            await model.close()
 
 
 @pytest.mark.parametrize("when", ["before_effect", "before_recording", "after_recording"])

@@ -17,11 +17,13 @@ from manyhands.core.errors import ToolError, UserError
 from manyhands.core.usage import Usage
 from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.simulated.model import SimulatedModel
+from manyhands.network.rules import NetworkRules
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
-from manyhands.testing.scripted_server import ScriptedServer, chat_response
+from manyhands.testing.scripted_server import ScriptedResponse, ScriptedServer, chat_response
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.services.artifacts import ArtifactStore
+from manyhands.tools.services.picture_addresses import PictureFetcher
 from manyhands.tools.services.registry import ModelChoice, ToolServices, choose_services
 from manyhands.tools.services.steps import ToolSteps
 from manyhands.tools.services.vision import Vision, sees, vision_analyze
@@ -31,8 +33,11 @@ from tests.support.picture_files import picture
 PNG = picture(size=(2000, 1000))
 
 
-def services(folder: Path, model: Any) -> ToolServices:
-    return ToolServices(ArtifactStore(folder), [Vision(ModelChoice("m", "http://localhost/v1"), model)])
+def services(folder: Path, model: Any, *, allow_private: bool = False) -> ToolServices:
+    vision = Vision(
+        ModelChoice("m", "http://localhost/v1"), model, PictureFetcher(NetworkRules.web(private=allow_private))
+    )
+    return ToolServices(ArtifactStore(folder), [vision])
 
 
 def environment(context: MemoryContext, services: ToolServices, sandbox: Sandbox | None = None) -> ToolEnvironment:
@@ -127,6 +132,19 @@ async def test_what_cant_be_looked_at_is_an_error_for_the_model(
         }.items():
             with pytest.raises(ToolError, match=problem):
                 await look(environment(MemoryContext(), own, bench.sandbox), source)
+
+
+async def test_an_address_is_read_unless_it_is_private(tmp_path: Path) -> None:
+    async with ScriptedServer([ScriptedResponse(picture())]) as server:
+        url = server.base_url + "/a.png"
+        own = services(tmp_path, SimulatedModel(), allow_private=True)
+        assert (await look(environment(MemoryContext(), own), url))["picture"]["width"] == 30
+        await own.of(Vision).fetcher.close()
+        before = len(server.requests)
+        for source in (url, "http://169.254.169.254/a.png", "file:///etc/passwd"):
+            with pytest.raises(ToolError, match="can't be read"):
+                await look(environment(MemoryContext(), services(tmp_path, SimulatedModel())), source)
+        assert len(server.requests) == before
 
 
 async def test_its_cost_is_the_calls(tmp_path: Path) -> None:

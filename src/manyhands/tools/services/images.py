@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -13,14 +13,15 @@ from manyhands.core.jsonio import Json
 from manyhands.models.addresses import read_address
 from manyhands.models.factory import DEFAULT_BASE_URL, require_key, resolve_api_key
 from manyhands.models.pricing import PriceTable, load_price_table
+from manyhands.network.rules import NetworkRules
 from manyhands.tools.files.content import exists, file_lock
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
 from manyhands.tools.services.artifacts import ArtifactStore
+from manyhands.tools.services.picture_addresses import PictureFetcher
 from manyhands.tools.services.picture_services import SIMULATED, Order, Shape, Studio
 from manyhands.tools.services.pictures import MISSING, can_read
 from manyhands.tools.services.registry import ServiceOpening
-from manyhands.tools.services.steps import ServiceError
 
 FOLDER = "images"
 """In the workspace."""
@@ -83,7 +84,7 @@ class StudioService:
     async def opened(self, record: Json, opening: ServiceOpening) -> AsyncIterator[Studio]:
         artifacts = ArtifactStore(opening.run_folder)
         if record["provider"] == SIMULATED:
-            yield Studio(record, None, None, artifacts, opening.prices, _nothing)
+            yield Studio(record, None, None, artifacts, opening.prices, None)
             return
         from manyhands.models.openai.http import EndpointConnections
         from manyhands.models.openai.request import Endpoint
@@ -93,11 +94,11 @@ class StudioService:
         endpoint = Endpoint.of(record["base_url"])
         connections = EndpointConnections(endpoint, None if fal else key, headers=fal)
         files = EndpointConnections(endpoint)
-        try:
-            yield Studio(record, connections, files, artifacts, opening.prices, _nothing)
-        finally:
-            await connections.close()
-            await files.close()
+        fetcher = PictureFetcher(NetworkRules.web(private=False))
+        async with AsyncExitStack() as stack:
+            for each in (connections, files, fetcher):
+                stack.push_async_callback(each.close)
+            yield Studio(record, connections, files, artifacts, opening.prices, fetcher)
 
 
 SERVICE = StudioService()
@@ -140,7 +141,3 @@ async def _written(environment: ToolEnvironment, made: Mapping[str, Any]) -> str
                 await sandbox.write_file(path, data)
                 return path
     raise ToolError(f"the folder {FOLDER} is full; the picture is the artifact {made['artifact']}")
-
-
-async def _nothing(url: str) -> bytes:
-    raise ServiceError(f"the picture is at {url}, which can't be read from here")

@@ -15,7 +15,8 @@ from pydantic import Field
 from manyhands.core.errors import ToolError, UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, text_of
-from manyhands.models.protocol import ChatModel, Completion
+from manyhands.core.usage import Reserve
+from manyhands.models.protocol import ChatModel, ChatRequest, Completion
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
 from manyhands.tools.services.registry import ModelChoice, ServiceOpening, every
@@ -23,6 +24,7 @@ from manyhands.tools.services.steps import ToolSteps, together, within
 
 REFERENCE_TEMPERATURE, AGGREGATOR_TEMPERATURE = 0.6, 0.4
 """As the founding system calls them."""
+_BYTES_PER_TOKEN = 4
 _AGGREGATE = (
     "Several models answered the user's question; their answers follow. Some may be wrong or biased. Judge them, and write one answer "
     "of your own that is more accurate and complete than each of them, without saying that there were several."
@@ -77,12 +79,17 @@ async def mixture_of_agents(
     in many steps.
     """
     mixture, steps = environment.service(Mixture), environment.own_steps
-    asked = [
-        _asked(steps.branch(f"ref-{number}"), model, choice, [{"role": "user", "content": user_prompt}], environment)
-        for number, (choice, model) in enumerate(mixture.references)
-    ]
-    found = await together(asked)
-    answers = [each for each in found if isinstance(each, Completion)]
+    question: list[Message] = [{"role": "user", "content": user_prompt}]
+    branches = [steps.branch(f"ref-{number}") for number, _ in enumerate(mixture.references)]
+    if not all(branch.replaying for branch in branches):
+        await steps.affordable(_worst_cases(mixture, branches, question))
+    found = await together(
+        [
+            _asked(branch, model, choice, question, environment)
+            for branch, (choice, model) in zip(branches, mixture.references, strict=True)
+        ]
+    )
+    answers = [text_of(each.message.get("content")) for each in found if isinstance(each, Completion)]
     failed = {
         choice.model: str(each)
         for (choice, _), each in zip(mixture.references, found, strict=True)
@@ -91,17 +98,21 @@ async def mixture_of_agents(
     if not answers:
         raise ToolError("none of the models answered: " + "; ".join(failed.values()))
     choice, model = mixture.aggregator
-    final = await steps.ask(
-        model,
-        within(choice.chat(temperature=AGGREGATOR_TEMPERATURE), environment.timeout),
-        [{"role": "system", "content": _joined(answers)}, {"role": "user", "content": user_prompt}],
-    )
+    settings = within(choice.chat(temperature=AGGREGATOR_TEMPERATURE), environment.timeout)
+    final = await steps.ask(model, settings, _to_join(answers, question))
     references = [each.model for each, _ in mixture.references if each.model not in failed]
+    used = steps.usage
     return {
         "success": True,
         "response": text_of(final.message.get("content")),
         "models_used": {"reference_models": references, "aggregator_model": choice.model},
         **({"models_failed": failed} if failed else {}),
+        "usage": {
+            "calls": used.calls,
+            "input_tokens": used.input_tokens,
+            "output_tokens": used.output_tokens,
+            "cost": used.cost,
+        },
     }
 
 
@@ -115,6 +126,20 @@ async def _asked(
         return error
 
 
-def _joined(answers: Sequence[Completion]) -> str:
-    numbered = (f"{number}. {text_of(each.message.get('content'))}" for number, each in enumerate(answers, 1))
-    return "\n\n".join((_AGGREGATE, *numbered))
+def _worst_cases(mixture: Mixture, branches: Sequence[ToolSteps], question: list[Message]) -> list[Reserve]:
+    """What the calls that are not recorded yet may use at most, where their models can say it. The aggregator's input has the references'
+    answers in it, whatever those are."""
+    references = [_worst_case(choice, model, question) for choice, model in mixture.references]
+    answers = [_BYTES_PER_TOKEN * " " * each.output_tokens for each in references]
+    ahead = [each for each, branch in zip(references, branches, strict=True) if not branch.replaying]
+    return [*ahead, _worst_case(*mixture.aggregator, _to_join(answers, question))]
+
+
+def _worst_case(choice: ModelChoice, model: ChatModel, messages: list[Message]) -> Reserve:
+    bound = getattr(model, "worst_case", None)  # models of others, and simulated ones, may not know
+    return Reserve() if bound is None else bound(ChatRequest(choice.chat(), messages))
+
+
+def _to_join(answers: Sequence[str], question: list[Message]) -> list[Message]:
+    numbered = (f"{number}. {answer}" for number, answer in enumerate(answers, 1))
+    return [{"role": "system", "content": "\n\n".join((_AGGREGATE, *numbered))}, *question]

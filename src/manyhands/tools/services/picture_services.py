@@ -24,6 +24,7 @@ from manyhands.models.openai.errors import classify, classify_payload, read_json
 from manyhands.models.openai.response import parse_usage
 from manyhands.models.pricing import PriceTable
 from manyhands.tools.services.artifacts import ArtifactStore, data_of
+from manyhands.tools.services.picture_addresses import PictureFetcher
 from manyhands.tools.services.pictures import drawn, size_of
 from manyhands.tools.services.steps import Charge, ServiceAnswer, ServiceError, ToolSteps
 
@@ -61,10 +62,10 @@ class Studio:
         files: Any,
         artifacts: ArtifactStore,
         prices: PriceTable,
-        fetch: Callable[[str], Awaitable[bytes]],
+        fetcher: PictureFetcher | None,
     ) -> None:
-        """``connections``, ``files``: of ``models.openai.http``, the latter without a key; None for the simulated service. ``fetch``: gets
-        a file of the web."""
+        """``connections``, ``files``: of ``models.openai.http``, the latter without a key; ``fetcher``: gets files of the
+        web. All are None for the simulated service."""
         self.provider: str = record["provider"]
         self.model: str = record["model"]
         self._quality: str | None = record.get("quality")
@@ -73,7 +74,7 @@ class Studio:
         self._files = files
         self._artifacts = artifacts
         self._price = prices.price(self.model)
-        self._fetch = fetch
+        self._fetcher = fetcher
 
     async def make(self, steps: ToolSteps, order: Order) -> dict[str, Any]:
         """Have a picture made: ``artifact``, its name; ``type``, ``width`` and ``height``. Raises ServiceError, and ItemError if the run's
@@ -210,8 +211,8 @@ class Studio:
     async def _downloaded(self, url: str, order: Order) -> bytes:
         if (data := data_of(url)) is not None:
             return data
-        if not self._is_own(url):
-            return await self._fetch(url)
+        if self._fetcher is not None and not self._is_own(url):
+            return await self._fetcher.fetch(url)
         status, headers, content = await self._exchange(self._files.get(url, order.seconds), order)
         if status != 200:
             raise self._refused(status, headers, content)

@@ -16,7 +16,7 @@ from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.messages import Message
 from manyhands.core.usage import ZERO, Reserve, Usage
-from manyhands.engine.contract import CallReport, Context, Effect
+from manyhands.engine.contract import GIVEN_BACK, CallReport, Context, Effect
 from manyhands.models.openai.errors import Retries
 from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
 from manyhands.tools.services.artifacts import ArtifactStore
@@ -30,6 +30,7 @@ REQUEST = "request"
 
 _PASSED_ON = frozenset(cause for cause, rule in FAILURES.items() if rule.stops_run) - {Cause.AUTHENTICATION}
 """Failures that are the run's, not the tool's: no money left. A tool's key may be wrong where the run's own is right."""
+_TOGETHER = "calls of a tool together"
 _NOT_SENT = ("call_timeout", "implied_think", "send_reasoning")
 
 
@@ -134,6 +135,19 @@ class ToolSteps:
         made = ToolSteps(lambda: context.scope(name), artifacts=self._artifacts, retries=self._retries)
         made._used = self._used
         return made
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the next step is recorded already."""
+        return self._opened().replaying
+
+    async def affordable(self, calls: Sequence[Reserve]) -> None:
+        """Wait until the run's budget has room for all of these calls together, so that it stops them before the first one. Nothing stays
+        reserved: each call reserves for itself. Raises ItemError if the budget never will."""
+        limits = self._opened().limits
+        whole = Reserve(sum(each.tokens for each in calls), sum(each.cost for each in calls))
+        if whole != Reserve():
+            limits.release(await limits.acquire(_TOGETHER, whole), GIVEN_BACK)
 
     async def ask(self, model: ChatModel, settings: ChatSettings, messages: Sequence[Message]) -> Completion:
         """Ask a model once. Pictures are given as ``artifacts.reference``, so that the journal holds no bytes of them.

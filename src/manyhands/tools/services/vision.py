@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -18,9 +18,11 @@ from manyhands.core.errors import ToolError, UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import text_of
 from manyhands.models.protocol import ChatModel
+from manyhands.network.rules import NetworkRules
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
 from manyhands.tools.services.artifacts import ArtifactStore, data_of, is_name, reference
+from manyhands.tools.services.picture_addresses import PictureFetcher
 from manyhands.tools.services.pictures import MAX_BYTES, MISSING, Picture, can_read, read_picture
 from manyhands.tools.services.registry import ModelChoice, ServiceOpening
 from manyhands.tools.services.steps import ServiceAnswer, ToolSteps, within
@@ -34,6 +36,7 @@ _SEEING = re.compile(
     re.IGNORECASE,
 )
 """Names of models that are known to take pictures, with or without a provider."""
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _LOOK = "look"
 _REQUEST = "Describe this picture fully, with all text in it, and then answer this question:\n\n{question}"
 
@@ -41,9 +44,11 @@ _REQUEST = "Describe this picture fully, with all text in it, and then answer th
 class Vision:
     """The model that sees, ready to be asked."""
 
-    def __init__(self, choice: ModelChoice, model: ChatModel) -> None:
+    def __init__(self, choice: ModelChoice, model: ChatModel, fetcher: PictureFetcher | None = None) -> None:
         self._choice = choice
         self._model = model
+        self.fetcher = fetcher or PictureFetcher(NetworkRules.web(private=False))
+        """Gets pictures from the web."""
         self._reading = asyncio.Semaphore(1)
         """Pictures are unpacked one at a time, as each takes up to 200 MB meanwhile."""
 
@@ -94,7 +99,7 @@ class VisionService:
         elif not can_read():
             raise UserError(f"--vision_model: {MISSING}")
         choice = ModelChoice.of(model or options.model, base_url, options, environ, "vision_base_url")
-        return {"model": choice.to_json()}
+        return {"model": choice.to_json(), "private": options.web_allow_private}
 
     def secrets(self, record: Json, options: Any, environ: Mapping[str, str]) -> Mapping[str, str]:
         return ModelChoice.from_json(record["model"]).secrets(options, environ)
@@ -102,11 +107,12 @@ class VisionService:
     @asynccontextmanager
     async def opened(self, record: Json, opening: ServiceOpening) -> AsyncIterator[Vision]:
         choice = ModelChoice.from_json(record["model"])
-        model = opening.model(choice)
-        try:
-            yield Vision(choice, model)
-        finally:
-            await model.close()
+        async with AsyncExitStack() as stack:
+            model = opening.model(choice)
+            fetcher = PictureFetcher(NetworkRules.web(private=record.get("private", False)))
+            stack.push_async_callback(model.close)
+            stack.push_async_callback(fetcher.close)
+            yield Vision(choice, model, fetcher)
 
 
 SERVICE = VisionService()
@@ -122,7 +128,7 @@ async def vision_analyze(
     environment: ToolEnvironment,
     image_url: Annotated[
         str,
-        "Path of a picture in the sandbox, or the name of an artifact, as other tools give it.",
+        "Address of a picture (http or https), or its path in the sandbox, or the name of an artifact, as other tools give it.",
         Field(min_length=1),
     ],
     question: Annotated[str, "What to find out about the picture.", Field(min_length=1)],
@@ -141,6 +147,8 @@ async def vision_analyze(
             return await artifacts.get(image_url)
         if (data := data_of(image_url)) is not None:
             return data
+        if _ADDRESS.match(image_url):
+            return await vision.fetcher.fetch(image_url)
         sandbox = await environment.sandbox()
         return await sandbox.read_file(without_nul("image_url", image_url), max_bytes=MAX_BYTES)
 

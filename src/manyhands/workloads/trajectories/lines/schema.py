@@ -60,7 +60,7 @@ class Field:
 
 
 TURNS = List(Object((Field("from", "text"), Field("value", "text"))))
-_COUNTS = tuple(
+_USED = tuple(
     Field(name, "whole number")
     for name in (
         "calls",
@@ -73,7 +73,7 @@ _COUNTS = tuple(
         "simulated_calls",
     )
 )
-USAGE = Object((*_COUNTS, Field("tools", Object((*_COUNTS, Field("cost", "number"))))))
+USAGE = Object((*_USED, Field("tools", Object((*_USED, Field("cost", "number"))))))
 METADATA = Object(
     (
         Field("batch_num", "whole number", "the batch file that it is in"),
