@@ -139,6 +139,9 @@ class BrowserRound:
 
     def _check(self, shop: Shop) -> None:
         run, report = self._folder / "data/shop", self.report
+        with Command("check", str(run), program=PROGRAM) as check:
+            ended = check.wait()
+            report.expect(ended.code == 0, f"the run can't be performed again from its journal: {ended.out[-500:]}")
         answers: dict[str, str] = {}
         for line in (run / "trajectories.jsonl").read_text().splitlines():
             turns = loads(line)["conversations"]

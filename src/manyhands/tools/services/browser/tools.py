@@ -40,7 +40,7 @@ Ref = Annotated[str, "The element's ref in the snapshot, such as e5.", Field(min
 
 def restore(arguments: dict[str, Any], result: ToolResult, environment: ToolEnvironment) -> None:
     """As of ``Tool``, for all tools of the browser."""
-    if result.kept is not None:
+    if result.kept is not None and environment.services is not None:  # a finished run is replayed without any
         Session.of(environment).restore(result.kept)
 
 
