@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ from manyhands.engine.journal.browsing import JournalBrowser
 from manyhands.view.conversation import MAX_PARTS, ConversationReader
 from manyhands.view.pages.item import item_page
 from tests.support.made_journals import MadeStep, Pages, answered_alone, answered_together, asked, made_journal, write
+from tests.support.picture_files import picture
 from tests.support.shown_runs import links_in
 
 
@@ -54,6 +56,25 @@ async def test_an_exit_code_is_no_failure(tmp_path: Path) -> None:
     states = re.findall(r'<span class="state (\w+)">((?:ok|failed|exit)[^<]*)', html)
     assert states == [("warn", "exit code 1"), ("bad", "failed, exit code 1"), ("good", "ok")]
     assert html.count('class="call failed"') == 1
+    pages.close()
+
+
+async def test_pictures_that_results_name_are_shown_and_nothing_else_of_the_folder(tmp_path: Path) -> None:
+    names = [f"{number}{'0' * 63}.png" for number in range(4)]
+    contents = [{"image": "images/1.png", "artifact": name} for name in (*names, "a" * 64 + ".svg")]
+    tools = answered_together("/0", *contents)
+    pages = Pages(made_journal(tmp_path / "run", [asked(*"t" * len(contents)), tools]))
+    folder = tmp_path / "run" / "artifacts"
+    folder.mkdir()
+    (folder / names[0]).write_bytes(picture())
+    (folder / names[1]).write_bytes(b"<html><script>alert(1)</script></html>")
+    (tmp_path / "other.png").write_bytes(picture(colour="blue"))
+    (folder / names[2]).symlink_to(tmp_path / "other.png")
+    (folder / ("a" * 64 + ".svg")).write_bytes(b"<svg/>")
+    html = pages.html(await item_page(pages.site, pages.id, 1, {}))
+    shown = "data:image/png;base64," + base64.b64encode(picture()).decode()
+    assert re.findall(r'<img class="image" src="([^"]*)"', html) == [shown]
+    assert f"artifact:{names[3]}" in html
     pages.close()
 
 

@@ -22,6 +22,8 @@ from manyhands.core.text import counted
 from manyhands.engine.contract import RecordedStep
 from manyhands.engine.journal.browsing import UNREADABLE, JournalBrowser, StepOutline, Value
 from manyhands.engine.journal.records import DamagedBlob
+from manyhands.tools.services.artifacts import SCHEME, picture_address, picture_names
+from manyhands.view.text import MAX_IMAGE
 
 PAGE = 50
 """Steps of a page, about: it ends before a model step, so that calls stand together with their results."""
@@ -33,6 +35,10 @@ MAX_VALUE = 4 << 20
 """Bytes of JSON of a request or an output up to which it is unpacked."""
 _MAX_VALUES = 16 << 20
 """The same of all values of a page together; beyond it only small ones are unpacked."""
+_MAX_PICTURES = 16 << 20
+"""Characters of the addresses of a page's pictures together, which have their content in them."""
+_MAX_SEARCHED = 100_000
+"""Characters of a result in which names of pictures are looked for."""
 _SMALL = 1 << 16
 MAX_TEXT = 64_000
 """Characters of one text on a page."""
@@ -76,6 +82,8 @@ class ShownResult:
     seconds: float | None
     exit_code: int | None = None
     """Of a command."""
+    images: Sequence[str] = ()
+    """The addresses of pictures that it names and the run has kept."""
 
 
 @dataclass(slots=True)
@@ -173,6 +181,7 @@ class ConversationReader:
         self._describe = describe
         self._left = most
         self._left_to_unpack = _MAX_VALUES
+        self._left_for_pictures = _MAX_PICTURES
         self._parts_left = MAX_PARTS
         self._told = set[int]() if told is None else told
 
@@ -293,7 +302,19 @@ class ConversationReader:
             code = content.get("exit_code") if isinstance(content.get("exit_code"), int) else None
             if set(content) <= {"output", "exit_code", "error"} and content.get("error") in (None, ""):
                 content, path = content.get("output") or "", f"{path}/output"
-        return ShownResult(self._text(as_text(content), path), bool(record.get("failed")), step, seconds, code)
+        text = as_text(content)
+        pictures, _ = self._first_of(picture_names(text[:_MAX_SEARCHED]), "picture")
+        images = [self._picture(SCHEME + name) for name in pictures]
+        return ShownResult(self._text(text, path), bool(record.get("failed")), step, seconds, code, images)
+
+    def _picture(self, address: str) -> str:
+        """The address of a picture; of an artifact one with its content, as long as there is room for that."""
+        if not address.startswith(SCHEME) or self._left_for_pictures <= 0:
+            return address
+        folder = self._reader.folder
+        found = picture_address(folder, address.removeprefix(SCHEME), min(MAX_IMAGE, self._left_for_pictures))
+        self._left_for_pictures -= len(found or "")
+        return found or address
 
     def _step(self, outline: StepOutline, values: tuple[Any, Any], results: _Results) -> ShownStep:
         request, output = values
@@ -419,7 +440,8 @@ class ConversationReader:
         shown.calls = [
             self._call(call, f"{path}/tool_calls/{index}", (turn, index), results) for index, call in enumerate(calls)
         ]
-        shown.images, more_images = self._first_of([*_images(content)], "image")
+        images, more_images = self._first_of([*_images(content)], "image")
+        shown.images = [self._picture(address) for address in images]
         shown.note = ", ".join(filter(None, (note, more_calls, more_images)))
         return shown
 

@@ -27,7 +27,9 @@ SUFFIXES = {
 }
 """Of names, by media type; other files have none."""
 _MEDIA_TYPES = {suffix: media_type for media_type, suffix in SUFFIXES.items()}
-_SCHEME = "artifact:"
+SCHEME = "artifact:"
+"""Begins the address of a picture that is an artifact, in a message."""
+_PICTURE = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}\.(?:png|jpg|gif|webp)\b")
 _NAME = re.compile(r"[0-9a-f]{64}(\.[a-z]{1,5})?")
 
 
@@ -95,13 +97,30 @@ def data_of(url: str) -> bytes | None:
         raise ToolError("the data address holds no base64") from None
 
 
+def picture_names(text: str) -> list[str]:
+    """The artifacts named in a text that are pictures, each once."""
+    return list(dict.fromkeys(_PICTURE.findall(text)))
+
+
+def picture_address(run_folder: Path, name: str, max_bytes: int) -> str | None:
+    """The data address of a picture that is an artifact of a run, whose folder anybody may have made; None if it can't be read."""
+    media_type = _MEDIA_TYPES.get(Path(name).suffix, "")
+    if not is_name(name) or not media_type.startswith("image/"):
+        return None
+    try:
+        content = read_inside(run_folder, run_folder / FOLDER / name, max_bytes)
+    except (OSError, ValueError):
+        return None
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
 def reference(name: str) -> dict[str, Any]:
     """A picture that is an artifact, as a content part of a message."""
-    return {"type": "image_url", "image_url": {"url": _SCHEME + name}}
+    return {"type": "image_url", "image_url": {"url": SCHEME + name}}
 
 
 def _referred(part: Any) -> str | None:
     """The name of the artifact that a content part refers to."""
     image = part.get("image_url") if isinstance(part, dict) else None
     url = image.get("url") if isinstance(image, dict) else None
-    return url.removeprefix(_SCHEME) if isinstance(url, str) and url.startswith(_SCHEME) else None
+    return url.removeprefix(SCHEME) if isinstance(url, str) and url.startswith(SCHEME) else None
