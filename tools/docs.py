@@ -224,7 +224,7 @@ def declared_tools() -> str:
     needs: dict[str, list[str]] = {}
     for name, need in DECLARED.items():
         needs.setdefault(need, []).append(f"`{name}`")
-    return table(["tools to come", "need"], ([", ".join(names), need] for need, names in needs.items()))
+    return table(["tools", "need"], ([", ".join(names), need] for need, names in needs.items()))
 
 
 def toolsets() -> str:

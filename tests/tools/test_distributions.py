@@ -150,8 +150,13 @@ def test_the_list_of_distributions() -> None:
 
 def test_what_cannot_be_used_is_named_in_one_line() -> None:
     assert availability_notice(STANDARD_DISTRIBUTIONS["terminal_only"], REGISTRY) == []
-    tools, toolsets = availability_notice(STANDARD_DISTRIBUTIONS["terminal_tasks"], REGISTRY.without(lacking(())))
-    for part in ("browser_* (10 tools) (needs Chromium", "web_extract, web_search (needs", "FIRECRAWL_API_KEY"):
+    without = REGISTRY.without(lacking(()))
+    tools, toolsets = availability_notice(STANDARD_DISTRIBUTIONS["terminal_tasks"], without)
+    for part in (
+        "browser_* (10 tools) (needs Chromium",
+        "web_search (needs a search service and its key (--web_search))",
+        "web_extract (needs pip install 'manyhands[web]', or a service and its key (--web_extract))",
+    ):
         assert part in tools
     assert toolsets == "toolsets drawn without any tool: web, browser, vision, image_gen"
     own = STANDARD.extended([Toolset("mine", "", ("mystery",))])

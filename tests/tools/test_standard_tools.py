@@ -38,6 +38,8 @@ def test_what_touches_the_sandbox() -> None:
         "mixture_of_agents",
         "todo",
         *BROWSER,
+        "web_extract",
+        "web_search",
     }
 
 

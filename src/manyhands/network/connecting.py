@@ -88,14 +88,20 @@ def is_ours(address: Address) -> bool:
             return False
 
 
-async def connect(
-    host: Address | str, port: int, rules: NetworkRules, *, seconds: float, look_up: LookUp = look_up
-) -> Streams:
-    """A connection to a host that may be connected to, within ``seconds``. Raises Refused or Unreachable."""
+async def connectable_addresses(host: Address | str, rules: NetworkRules, look_up: LookUp = look_up) -> list[Address]:
+    """The like, for a connection from this machine: none of them is its own, unless it is listed."""
     addresses = await allowed_addresses(host, rules, look_up)
     ours = [address for address in addresses if is_ours(address) and not rules.lists(address)]
     if ours:
         raise Refused(f"{host} has the address {ours[0]}, which is this machine's own, {rules.not_listed}")
+    return addresses
+
+
+async def connect(
+    host: Address | str, port: int, rules: NetworkRules, *, seconds: float, look_up: LookUp = look_up
+) -> Streams:
+    """A connection to a host that may be connected to, within ``seconds``. Raises Refused or Unreachable."""
+    addresses = await connectable_addresses(host, rules, look_up)
     reason = "no answer in time"
     each = seconds / len(addresses)
     for address in addresses:

@@ -120,7 +120,7 @@ class FileSettings(Settings):
 
         Raises UserError naming the file (and the message) that can't be used.
         """
-        changes: dict[str, Any] = {name: absolute(getattr(self, name)) for name in self.paths}
+        changes: dict[str, Any] = {name: absolute(path) for name in self.paths if (path := getattr(self, name))}
         changes |= {name: _existing(name, getattr(self, name)) for name in self.files if getattr(self, name)}
         changes |= {
             name: f"@{absolute(value[1:])}" for name in self.listed if is_file_of_values(value := getattr(self, name))

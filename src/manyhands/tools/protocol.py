@@ -17,6 +17,7 @@ from manyhands.processes.children import to_the_end
 from manyhands.sandboxes.protocol import Sandbox
 
 if TYPE_CHECKING:
+    from manyhands.tools.services.artifacts import ArtifactStore
     from manyhands.tools.services.registry import ToolServices
     from manyhands.tools.services.steps import ToolSteps
 
@@ -91,6 +92,13 @@ class ToolEnvironment:
         if self.steps is None:
             raise ToolError("this tool can't be called here")
         return self.steps
+
+    @property
+    def artifacts(self) -> ArtifactStore:
+        """Where files are kept that tools get or make. Raises ToolError if there is no such place."""
+        if self.services is None:
+            raise ToolError("this tool is not set up in this run")
+        return self.services.artifacts
 
     def service(self, kind: type[ServiceT]) -> ServiceT:
         """The run's service of a class. Raises ToolError if it has none."""

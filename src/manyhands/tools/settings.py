@@ -99,7 +99,46 @@ class ImageSettings(Settings):
     )
 
 
-class ToolSettings(FileSettings, MixtureSettings, VisionSettings, ImageSettings, BrowserSettings):
+class WebSettings(FileSettings):
+    """How ``web_search`` and ``web_extract`` get what they give."""
+
+    paths: ClassVar[tuple[str, ...]] = ("web_cache",)
+
+    web_search: Literal["firecrawl", "exa", "tavily", "brave", "searxng"] | None = setting(
+        None,
+        "Service that searches the web (default: the first one in this order that there is a key for).",
+        group=TOOLS,
+        identity=True,
+    )
+    web_extract: Literal["firecrawl", "exa", "tavily", "direct"] | None = setting(
+        None,
+        "Service that reads web pages (default: the first one that there is a key for), or direct: they are read from here.",
+        group=TOOLS,
+        identity=True,
+    )
+    ignore_robots: Flag = setting(
+        False,
+        "Read pages that a robots.txt closes to programs (with --web_extract direct).",
+        group=TOOLS,
+        identity=True,
+    )
+    web_cache: OptionalPath = setting(
+        None,
+        "Folder where answers from the web are kept for a day, for all runs that name it.",
+        group=TOOLS,
+        identity=True,
+        value="FOLDER",
+    )
+    web_summary: OptionalText = setting(
+        None,
+        "Model that summarizes long web pages (default: they are given in portions).",
+        group=TOOLS,
+        identity=True,
+        value="MODEL",
+    )
+
+
+class ToolSettings(WebSettings, MixtureSettings, VisionSettings, ImageSettings, BrowserSettings):
     """Tools of MCP servers and services, and how calls are made."""
 
     files: ClassVar[tuple[str, ...]] = ("mcp_config",)

@@ -39,6 +39,8 @@ BUILT_IN: tuple[str, ...] = (
     "terminal",
     "todo",
     "vision_analyze",
+    "web_extract",
+    "web_search",
     "write_file",
 )
 """The tools of this version."""
@@ -59,8 +61,8 @@ BROWSER: tuple[str, ...] = (
 
 DECLARED: Mapping[str, str] = MappingProxyType(
     {
-        "web_search": "a web search service (FIRECRAWL_API_KEY)",
-        "web_extract": "a web search service (FIRECRAWL_API_KEY)",
+        "web_search": "a search service and its key (--web_search)",
+        "web_extract": "pip install 'manyhands[web]', or a service and its key (--web_extract)",
         "vision_analyze": "a model that sees pictures (--vision_model)",
         "image_generate": "a service that makes pictures (--image_provider)",
         "mixture_of_agents": "several models (--moa_models)",

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from manyhands.core.digests import Draws
 from manyhands.core.jsonio import Json, canonical, loads_outside
+from manyhands.models.reasoning import flatten
 
 _MAX_DEPTH = 8
 _FORMATS = {
@@ -265,9 +267,17 @@ def _matching(pattern: str, minimum: int, maximum: Json, words: Sequence[str]) -
     return words[0]
 
 
-Files = dict[str, str]
-"""Files written earlier in the conversation with ``write_file``: path to content, in order of writing."""
-Maker = Callable[[Draws, Sequence[str], Files], dict[str, Any] | None]
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the conversation holds that further calls may be about."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """Files written with ``write_file``: path to content, in order of writing."""
+    urls: Sequence[str] = ()
+    """Pages of the web that were found or named, and not read yet."""
+
+
+Maker = Callable[[Draws, Sequence[str], Known], dict[str, Any] | None]
 """Makes arguments that make sense, or None if the tool does not help at this point."""
 
 NEVER = ("process", "clarify")
@@ -275,29 +285,52 @@ NEVER = ("process", "clarify")
 _PLAIN = re.compile(r"[\w./]+")
 """Paths that mean themselves in a shell."""
 _EXTENSIONS = ("txt", "md", "csv")
+_URL = re.compile(r"https?://[^\s<>\"'`\\)\]]{1,1000}[^\s<>\"'`\\)\].,;:!?]")
 
 
-def written_files(messages: Sequence[Mapping[str, Any]]) -> Files:
-    """What the conversation's ``write_file`` calls have written so far."""
-    files: Files = {}
+def known_from(messages: Sequence[Mapping[str, Any]]) -> Known:
+    """What the conversation's calls have written and found so far."""
+    files: dict[str, str] = {}
+    urls: dict[str, None] = {}
+    read: set[str] = set()
     for message in messages:
+        if message.get("role") == "user":
+            urls |= dict.fromkeys(_URL.findall(flatten(message.get("content"))))
+        elif message.get("role") == "tool":
+            urls = dict.fromkeys([*_found_urls(message.get("content")), *urls])
         for call in message.get("tool_calls") or ():
             function = call.get("function") or {}
             if function.get("name") == "write_file":
-                _note(files, function.get("arguments"))
-    return files
+                _note(files, _object(function.get("arguments")))
+            elif function.get("name") == "web_extract":
+                read.update(map(str, _object(function.get("arguments")).get("urls") or ()))
+    return Known(files, [url for url in urls if url not in read])
 
 
-def _note(files: Files, text: Json) -> None:
+def _object(text: Json) -> dict[str, Any]:
+    """The object that a text is in JSON; an empty one if it is none."""
     try:
-        arguments = loads_outside(text)
+        value = loads_outside(text)
     except (TypeError, ValueError):
-        return
-    if isinstance(arguments, dict) and isinstance(arguments.get("path"), str):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _note(files: dict[str, str], arguments: Mapping[str, Any]) -> None:
+    if isinstance(arguments.get("path"), str):
         files[arguments["path"]] = str(arguments.get("content", ""))
 
 
-def arguments_for(tool: Mapping[str, Any], draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any] | None:
+def _found_urls(result: Json) -> list[str]:
+    """The addresses in the result of a ``web_search``."""
+    if not isinstance(result, str) or '"web"' not in result:
+        return []
+    data = _object(result).get("data")
+    hits = data.get("web") if isinstance(data, dict) else None
+    return [str(hit["url"]) for hit in hits or () if isinstance(hit, dict) and "url" in hit]
+
+
+def arguments_for(tool: Mapping[str, Any], draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any] | None:
     """Arguments for a tool object of chat completions: sensible ones for the tools that every agent has, else any that fit
     its schema. None if the tool does not help now."""
     function = tool.get("function") or {}
@@ -305,7 +338,7 @@ def arguments_for(tool: Mapping[str, Any], draws: Draws, words: Sequence[str], f
     schema = schema if isinstance(schema, Mapping) else {"type": "object"}
     maker = _MAKERS.get(str(function.get("name")))
     if maker is not None:
-        made = maker(draws, words, files)
+        made = maker(draws, words, known)
         if made is None:
             return None
         if fits_roughly(made, schema):
@@ -324,7 +357,7 @@ def fits_roughly(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> boo
     )
 
 
-def _terminal(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any]:
+def _terminal(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any]:
     number = 3 + draws.below(40)
     text = " ".join(words)
     name = f"{words[0]}_{draws.below(1000)}.list"
@@ -338,28 +371,28 @@ def _terminal(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any
         f"echo {text} | wc -w",
         f"printf '%s\\n' {text} | awk '{{ print length($0), $0 }}' | sort -rn | head -n 2",
     )
-    newest = next((path for path in reversed(files) if _PLAIN.fullmatch(path)), None)
+    newest = next((path for path in reversed(known.files) if _PLAIN.fullmatch(path)), None)
     if newest is not None and draws.chance(40):
         return {"command": f"wc -c < {newest}"}
     return {"command": draws.pick(commands)}
 
 
-def _write_file(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any]:
+def _write_file(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any]:
     path = f"{draws.pick(words)}_{draws.below(1000)}.{draws.pick(_EXTENSIONS)}"
     lines = [f"{number}. {draws.pick(words)} {draws.below(100)}" for number in range(1, 3 + draws.below(4))]
     return {"path": path, "content": f"Notes on {' '.join(words)}\n" + "\n".join(lines) + "\n"}
 
 
-def _read_file(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any] | None:
-    return {"path": draws.pick(list(files))} if files else None
+def _read_file(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any] | None:
+    return {"path": draws.pick(list(known.files))} if known.files else None
 
 
-def _search_files(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any] | None:
-    return {"pattern": draws.pick(words), "path": draws.pick(list(files))} if files else None
+def _search_files(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any] | None:
+    return {"pattern": draws.pick(words), "path": draws.pick(list(known.files))} if known.files else None
 
 
-def _patch(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any] | None:
-    for path, content in files.items():
+def _patch(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any] | None:
+    for path, content in known.files.items():
         lines = content.splitlines()
         # A line that stands once: several tools refuse to replace what is ambiguous.
         line = next((line for line in lines[1:] if content.count(line) == 1), None)
@@ -368,7 +401,7 @@ def _patch(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any] |
     return None
 
 
-def _execute_code(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any]:
+def _execute_code(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any]:
     numbers = [draws.below(100) for _ in range(4)]
     codes = (
         f"numbers = {numbers}\nprint(sum(numbers), max(numbers))",
@@ -378,7 +411,7 @@ def _execute_code(draws: Draws, words: Sequence[str], files: Files) -> dict[str,
     return {"code": draws.pick(codes)}
 
 
-def _todo(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any]:
+def _todo(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any]:
     steps = ("look into", "work on", "check")
     states = ("in_progress", "pending", "pending")
     return {
@@ -389,6 +422,14 @@ def _todo(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any]:
     }
 
 
+def _web_search(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any]:
+    return {"query": " ".join(words)}
+
+
+def _web_extract(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any] | None:
+    return {"urls": list(known.urls[: 1 + draws.below(2)])} if known.urls else None
+
+
 _MAKERS: dict[str, Maker] = {
     "terminal": _terminal,
     "write_file": _write_file,
@@ -397,4 +438,6 @@ _MAKERS: dict[str, Maker] = {
     "patch": _patch,
     "execute_code": _execute_code,
     "todo": _todo,
+    "web_search": _web_search,
+    "web_extract": _web_extract,
 }

@@ -24,7 +24,7 @@ from manyhands.models.pricing import PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.models.reasoning import flatten
 from manyhands.models.simulated.browsing import PREFIX, browsing_call
-from manyhands.models.simulated.calls import NEVER, arguments_for, example, written_files
+from manyhands.models.simulated.calls import NEVER, Known, arguments_for, example, known_from
 
 REPORT_TOOL = "report_agent_job_result"
 """The tool that a job's worker must call once with its result."""
@@ -236,7 +236,7 @@ def _calls(
     if useful and seen.turn < _turns_with_tools(seen, key):
         return _useful_calls(seen, messages, useful, draws)
     if report is not None and not seen.reported:
-        arguments = {**(arguments_for(report, draws, seen.words, {}) or {}), **_identifiers(messages)}
+        arguments = {**(arguments_for(report, draws, seen.words, Known()) or {}), **_identifiers(messages)}
         arguments.pop("stop", None)  # it would end the whole job
         return [_call(draws, 0, REPORT_TOOL, arguments)]
     return []
@@ -252,7 +252,7 @@ def _useful_calls(
     tools = [tool for tool in tools if _name(tool) not in browsers]
     if not tools:
         return []
-    files = written_files(messages)
+    known = known_from(messages)
     wanted = 2 if len(tools) > 1 and draws.chance(25) else 1
     start = draws.below(len(tools))
     calls: list[dict[str, Any]] = []
@@ -261,7 +261,7 @@ def _useful_calls(
         # makes them, so that no result depends on which was first.
         if calls and _name(tool) == "write_file":
             continue
-        arguments = arguments_for(tool, draws, seen.words, {} if calls else files)
+        arguments = arguments_for(tool, draws, seen.words, Known(urls=known.urls) if calls else known)
         if arguments is not None:
             calls.append(_call(draws, len(calls), _name(tool), arguments))
         if len(calls) == wanted:

@@ -125,6 +125,18 @@ SERVICES: Mapping[str, ServiceEntry] = {
         costs="a call of the model that sees",
         samples={"vision_analyze": {"image_url": _RED, "question": "Which colour is it? Answer with one word."}},
     ),
+    "web_search": ServiceEntry(
+        "manyhands.tools.services.web.search:SERVICE",
+        ("web_search",),
+        costs="a request to the search service",
+        samples={"web_search": {"query": "example domain", "limit": 1}},
+    ),
+    "web_extract": ServiceEntry(
+        "manyhands.tools.services.web.extract:SERVICE",
+        ("web_extract",),
+        costs="a request for each page, unless pages are read directly",
+        samples={"web_extract": {"urls": ["https://example.com/"]}},
+    ),
 }
 """All services by the names that records have."""
 

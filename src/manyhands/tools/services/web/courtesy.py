@@ -1,0 +1,93 @@
+"""What is due to a host whose pages are read: its ``robots.txt`` (RFC 9309), few requests at the same time, and a pause between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from manyhands.core import VERSION
+from manyhands.processes.killable import killable
+
+ROBOT = "manyhands"
+"""The name by which a ``robots.txt`` may speak of us."""
+USER_AGENT = f"{ROBOT}/{VERSION}"
+AT_ONCE = 2
+"""Requests to one host at the same time."""
+PAUSE = 1.0
+"""Seconds between the beginnings of two requests to one host."""
+MAX_RULES = 500 << 10
+"""Bytes of a ``robots.txt`` that count (RFC 9309, 2.5)."""
+FORBIDDING = "User-agent: *\nDisallow: /"
+"""Stands for one that can't be had because the server is out of order (RFC 9309, 2.3.1.4)."""
+_RULES_SECONDS = 2.0
+_MAX_HOSTS = 4096
+
+
+class _Host:
+    """What is known of one host."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(AT_ONCE)
+        self.order = asyncio.Lock()
+        self.next = 0.0
+        self.asking = asyncio.Lock()
+        self.rules: dict[str, str] = {}
+        """The text of each ``robots.txt``, by the part of the address before its path."""
+
+
+class Courtesy:
+    """The hosts of one process. ``pause``: seconds between the beginnings of requests to one host."""
+
+    def __init__(self, pause: float = PAUSE) -> None:
+        self._pause = pause
+        self._hosts: OrderedDict[str, _Host] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, host: str, *, paused: bool = True) -> AsyncIterator[None]:
+        """Wait until a request to a host may begin. ``paused``: whether there is a pause after the one before."""
+        known = self._host(host)
+        async with known.places:
+            if paused and self._pause:
+                await self._wait(known)
+            yield
+
+    async def may_read(self, host: str, origin: str, address: str, get_rules: Callable[[], Awaitable[str]]) -> bool:
+        """Whether an address may be read by robots. ``origin``: its part before the path; ``get_rules``: gets the host's rules, which is
+        done once."""
+        known = self._host(host)
+        async with known.asking:
+            if origin not in known.rules:
+                known.rules[origin] = await get_rules()
+        rules = known.rules[origin]
+        if not rules.strip():
+            return True
+        try:
+            return await killable(is_allowed, rules, address, seconds=_RULES_SECONDS)
+        except TimeoutError:
+            return False
+
+    async def _wait(self, known: _Host) -> None:
+        clock = asyncio.get_running_loop().time
+        async with known.order:
+            if (seconds := known.next - clock()) > 0:
+                await asyncio.sleep(seconds)
+            known.next = clock() + self._pause
+
+    def _host(self, host: str) -> _Host:
+        found = self._hosts.get(host)
+        if found is None:
+            found = self._hosts[host] = _Host()
+            if len(self._hosts) > _MAX_HOSTS:
+                self._hosts.popitem(last=False)
+        self._hosts.move_to_end(host)
+        return found
+
+
+def is_allowed(rules: str, address: str) -> bool:
+    """Whether the text of a ``robots.txt`` allows an address to be read. Its patterns may take long to match, so this is done in a helper
+    process."""
+    from protego import Protego  # needs an extra
+
+    return bool(Protego.parse(rules).can_fetch(address, ROBOT))
