@@ -47,7 +47,7 @@ async def fakes() -> AsyncIterator[FakeServices]:
 
 
 def options(**given: Any) -> BatchSpec:
-    return BatchSpec.make({"dataset_file": "d.jsonl", "run_name": "r", "batch_size": 2, **given})
+    return BatchSpec.make({"dataset_file": "d.jsonl", "run_name": "r", "batch_size": 2, "model": "simulated", **given})
 
 
 class Conversation:

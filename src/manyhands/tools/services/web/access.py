@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from manyhands.core.errors import UserError
 from manyhands.core.failures import Cause
@@ -18,6 +15,9 @@ from manyhands.models.openai.errors import classify, read_json
 from manyhands.tools.services.steps import ServiceAnswer, ServiceError
 from manyhands.tools.services.web.courtesy import USER_AGENT
 from manyhands.tools.services.web.providers import PROVIDERS, Provider, ServiceRequest
+
+if TYPE_CHECKING:
+    import aiohttp
 
 SECONDS = 60.0
 """For one answer."""
@@ -55,14 +55,18 @@ def provider_secrets(option: str, record: Mapping[str, Any], environ: Mapping[st
     return {} if key is None else {provider.name: key}
 
 
-@dataclass(frozen=True, slots=True)
 class Access:
-    """A service in one process of a run. ``key``: None where none is needed."""
+    """A service in one process of a run. ``key``: None where none is needed. Must be closed."""
 
-    provider: Provider
-    base_url: str
-    key: str | None
-    session: aiohttp.ClientSession
+    def __init__(self, provider: Provider, base_url: str, key: str | None) -> None:
+        self.provider, self.base_url, self._key = provider, base_url, key
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Idempotent."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def answer(
         self, request: ServiceRequest, read: Callable[[Any], _Found], record: Callable[[_Found], Json]
@@ -79,13 +83,17 @@ class Access:
         return ServiceAnswer(found, self.provider.cost(payload))
 
     async def _payload(self, request: ServiceRequest) -> Json:
+        import aiohttp  # takes long, and most runs ask no service
+
+        if self._session is None:
+            self._session = aiohttp.ClientSession(trust_env=True)
         title = self.provider.title
         headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
-        headers |= {} if self.key is None else self.provider.auth(self.key)
+        headers |= {} if self._key is None else self.provider.auth(self._key)
         try:
             async with (
                 asyncio.timeout(SECONDS),
-                self.session.request(
+                self._session.request(
                     request.method,
                     self.base_url + request.path,
                     json=request.body,

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import aiohttp
 from pydantic import Field
 
 from manyhands.core.clock import Clock
@@ -28,10 +27,12 @@ from manyhands.tools.services.registry import ModelChoice, ServiceOpening
 from manyhands.tools.services.steps import Charge, ServiceAnswer, ServiceError, ToolSteps, together, within
 from manyhands.tools.services.web.access import Access, chosen_provider, provider_secrets
 from manyhands.tools.services.web.answer_cache import ARTIFACT, AnswerCache
-from manyhands.tools.services.web.fetching import DirectFetcher, read_url
 from manyhands.tools.services.web.providers import DIRECT, PROVIDERS, READING, ServicePage
 from manyhands.tools.services.web.reading import INSTALL, MAX_TEXT, missing_packages, read_file
 from manyhands.tools.services.web.search import charged
+
+if TYPE_CHECKING:
+    from manyhands.tools.services.web.fetching import DirectFetcher
 
 MAX_PAGES = 5
 """Pages of one call."""
@@ -63,7 +64,10 @@ class Summarizer:
 
 
 class PageReader:
-    """Reads pages. ``access`` and ``charge`` are of the service, else ``fetcher`` reads directly."""
+    """Reads pages, for one process. Must be closed.
+
+    ``access`` and ``charge`` are of the service; without one, pages are read directly, with ``direct`` as arguments of ``DirectFetcher``.
+    """
 
     def __init__(
         self,
@@ -71,11 +75,19 @@ class PageReader:
         *,
         access: Access | None = None,
         charge: Charge | None = None,
-        fetcher: DirectFetcher | None = None,
+        direct: Mapping[str, Any] | None = None,
         summarizer: Summarizer | None = None,
     ) -> None:
-        self._cache, self._access, self._charge, self._fetcher = cache, access, charge, fetcher
+        self._cache, self._access, self._charge, self._direct = cache, access, charge, direct or {}
+        self._fetcher: DirectFetcher | None = None
         self.summarizer = summarizer
+
+    async def close(self) -> None:
+        """Idempotent."""
+        model = None if self.summarizer is None else self.summarizer.model
+        for each in (self._access, self._fetcher, model):
+            if each is not None:
+                await each.close()
 
     @property
     def provider(self) -> str:
@@ -87,6 +99,8 @@ class PageReader:
     ) -> tuple[dict[str, Any], bool]:
         """A page: ``title``, ``final_url``, ``content_type``, ``artifact`` (with its text), ``length`` (characters), ``cut`` (whether the
         text is longer than that); and whether it comes from a cache. ``again``: it may have been read before. Raises ServiceError."""
+        from manyhands.tools.services.web.fetching import read_url  # takes long to import
+
         url = str(read_url(address))
         request = {"page": url, "by": DIRECT if self._access is None else self._access.base_url}
         return await self._cache.answer(
@@ -120,7 +134,10 @@ class PageReader:
         )
 
     async def _directly(self, url: str, artifacts: ArtifactStore) -> dict[str, Any]:
-        assert self._fetcher is not None
+        from manyhands.tools.services.web.fetching import DirectFetcher
+
+        if self._fetcher is None:
+            self._fetcher = DirectFetcher(**self._direct)
         file = await self._fetcher.fetch(url)
         try:
             document = await read_file(file)
@@ -168,23 +185,20 @@ class WebExtractService:
 
     @asynccontextmanager
     async def opened(self, record: Json, opening: ServiceOpening) -> AsyncIterator[PageReader]:
-        async with AsyncExitStack() as stack:
-            summarizer = None
-            if record["summary"]:
-                choice = _summary(record)
-                summarizer = Summarizer(choice, opening.model(choice))
-                stack.push_async_callback(summarizer.model.close)
-            cache = AnswerCache(record["cache"] and Path(record["cache"]))
-            if record["provider"] == DIRECT:
-                fetcher = DirectFetcher(allow_private=record["allow_private"], ignore_robots=record["ignore_robots"])
-                stack.push_async_callback(fetcher.close)
-                yield PageReader(cache, fetcher=fetcher, summarizer=summarizer)
-                return
+        choice = record["summary"] and _summary(record)
+        shared: dict[str, Any] = {"summarizer": Summarizer(choice, opening.model(choice)) if choice else None}
+        cache = AnswerCache(record["cache"] and Path(record["cache"]))
+        if record["provider"] == DIRECT:
+            direct = {name: record[name] for name in ("allow_private", "ignore_robots")}
+            reader = PageReader(cache, direct=direct, **shared)
+        else:
             provider = PROVIDERS[record["provider"]]
-            session = await stack.enter_async_context(aiohttp.ClientSession(trust_env=True))
-            access = Access(provider, record["base_url"], opening.secrets.get(provider.name), session)
-            charge = charged(provider.name, "extract", opening)
-            yield PageReader(cache, access=access, charge=charge, summarizer=summarizer)
+            access = Access(provider, record["base_url"], opening.secrets.get(provider.name))
+            reader = PageReader(cache, access=access, charge=charged(provider.name, "extract", opening), **shared)
+        try:
+            yield reader
+        finally:
+            await reader.close()
 
 
 SERVICE = WebExtractService()

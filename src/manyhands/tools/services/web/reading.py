@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from html import unescape
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
 from manyhands.core.errors import ToolError
 from manyhands.processes.killable import killable
-from manyhands.tools.services.web.fetching import Fetched
+
+if TYPE_CHECKING:
+    from manyhands.tools.services.web.fetching import Fetched
 
 MAX_TEXT = 2_000_000
 """Characters of a text; the rest is cut off."""
@@ -105,6 +107,8 @@ def decoded(content: bytes, charset: str | None) -> str:
 
 
 def _page(html: str, url: str) -> tuple[str, str]:
+    from html import unescape
+
     import trafilatura
 
     found = _TITLE.search(html)

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import aiohttp
 from pydantic import Field
 
 from manyhands.core.clock import Clock
@@ -85,9 +84,11 @@ class WebSearchService:
     async def opened(self, record: Json, opening: ServiceOpening) -> AsyncIterator[WebSearch]:
         provider = PROVIDERS[record["provider"]]
         charge = charged(provider.name, "search", opening)
-        async with aiohttp.ClientSession(trust_env=True) as session:
-            access = Access(provider, record["base_url"], opening.secrets.get(provider.name), session)
+        access = Access(provider, record["base_url"], opening.secrets.get(provider.name))
+        try:
             yield WebSearch(access, charge, AnswerCache(record["cache"] and Path(record["cache"])))
+        finally:
+            await access.close()
 
 
 SERVICE = WebSearchService()
