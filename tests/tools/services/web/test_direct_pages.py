@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from manyhands.core.errors import ToolError
+from manyhands.network.rules import NetworkRules
 from manyhands.tools.services.steps import ServiceError
-from manyhands.tools.services.web import fetching
 from manyhands.tools.services.web.courtesy import USER_AGENT, Courtesy
 from manyhands.tools.services.web.fetching import DirectFetcher, Fetched
 from manyhands.tools.services.web.reading import Document, decoded, read_file
@@ -31,7 +31,11 @@ async def site() -> AsyncIterator[LocalSite]:
 
 async def fetched(address: str, *, robots: bool = False, seconds: float = 20.0) -> Fetched:
     fetcher = DirectFetcher(
-        allow_private=True, ignore_robots=not robots, look_up=NAMES.look_up, courtesy=Courtesy(0), seconds=seconds
+        NetworkRules.web(private=True),
+        ignore_robots=not robots,
+        look_up=NAMES.look_up,
+        courtesy=Courtesy(0),
+        seconds=seconds,
     )
     try:
         return await fetcher.fetch(address)
@@ -165,7 +169,7 @@ async def test_redirects_are_followed_without_cookies(site: LocalSite) -> None:
 
 async def test_robots_are_obeyed_and_asked_for_once(site: LocalSite) -> None:
     site.pages["/robots.txt"] = "User-agent: *\nDisallow: /\n\nUser-agent: manyhands\nDisallow: /private\nAllow: /\n"
-    fetcher = DirectFetcher(allow_private=True, courtesy=Courtesy(0))
+    fetcher = DirectFetcher(NetworkRules.web(private=True), courtesy=Courtesy(0))
     try:
         await asyncio.gather(*(fetcher.fetch(f"{site.url}/article") for _ in range(3)))
         with pytest.raises(ServiceError, match=r"the robots.txt of 127.0.0.1 asks programs not to read it"):
@@ -263,7 +267,11 @@ INSIDE = {
 @pytest.mark.parametrize("robots", [True, False])
 async def test_nothing_private_is_reached(site: LocalSite, address: str, robots: bool) -> None:
     fetcher = DirectFetcher(
-        look_up=LocalNames(INSIDE).look_up, courtesy=Courtesy(0), ignore_robots=not robots, seconds=5
+        NetworkRules.web(private=False),
+        look_up=LocalNames(INSIDE).look_up,
+        courtesy=Courtesy(0),
+        ignore_robots=not robots,
+        seconds=5,
     )
     try:
         with pytest.raises(ServiceError) as failure:
@@ -274,13 +282,11 @@ async def test_nothing_private_is_reached(site: LocalSite, address: str, robots:
     assert not site.counts
 
 
-async def test_redirects_and_changing_names_do_not_lead_inside(
-    site: LocalSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only a name's own look-up says where it is: here one that is the loopback counts as public, so that there is a site to begin at."""
-    monkeypatch.setattr(fetching, "PRIVATE", ("127.0.0.1",))
+async def test_redirects_and_changing_names_do_not_lead_inside(site: LocalSite) -> None:
+    """One loopback address is allowed, so that there is a site to begin at."""
     names = LocalNames({"site.example": [["127.0.0.1"]], "changing.example": [["127.0.0.1"], ["127.0.0.2"]]})
-    fetcher = DirectFetcher(allow_private=True, look_up=names.look_up, courtesy=Courtesy(0), ignore_robots=True)
+    rules = NetworkRules.all(["127.0.0.1"])
+    fetcher = DirectFetcher(rules, look_up=names.look_up, courtesy=Courtesy(0), ignore_robots=True)
     targets = ["http://127.0.0.2/", "http://[::1]/", "http://169.254.169.254/", "//10.0.0.1/", "http://0x7f.1/"]
     site.pages |= {
         f"/to-{number}": web.Response(status=307, headers={"Location": target}) for number, target in enumerate(targets)
@@ -290,7 +296,7 @@ async def test_redirects_and_changing_names_do_not_lead_inside(
             with pytest.raises(ServiceError, match="can't be read: "):
                 await fetcher.fetch(f"http://site.example:{site.port}/to-{number}")
         assert (await fetcher.fetch(f"http://changing.example:{site.port}/article")).content
-        with pytest.raises(ServiceError, match=r"127\.0\.0\.2, which is a loopback address, which may not be read"):
+        with pytest.raises(ServiceError, match=r"127\.0\.0\.2, which is a loopback address, which --network_allow"):
             await fetcher.fetch(f"http://changing.example:{site.port}/article")
     finally:
         await fetcher.close()
@@ -299,5 +305,5 @@ async def test_redirects_and_changing_names_do_not_lead_inside(
 
 async def test_link_local_addresses_stay_closed() -> None:
     for address in ("http://169.254.169.254/", "http://[fe80::1]/"):
-        with pytest.raises(ServiceError, match="which may not be read from here"):
+        with pytest.raises(ServiceError, match="which this tool does not reach"):
             await fetched(address)

@@ -20,6 +20,7 @@ from manyhands.core.jsonio import Json, dumps
 from manyhands.core.messages import Message, text_of
 from manyhands.core.redaction import KNOWN
 from manyhands.models.protocol import ChatModel
+from manyhands.network.rules import NetworkRules
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.registry import tool
 from manyhands.tools.services.artifacts import ArtifactStore
@@ -66,7 +67,8 @@ class Summarizer:
 class PageReader:
     """Reads pages, for one process. Must be closed.
 
-    ``access`` and ``charge`` are of the service; without one, pages are read directly, with ``direct`` as arguments of ``DirectFetcher``.
+    ``access`` and ``charge`` are of the service; without one, pages are read directly from
+    what ``rules`` allow.
     """
 
     def __init__(
@@ -75,10 +77,12 @@ class PageReader:
         *,
         access: Access | None = None,
         charge: Charge | None = None,
-        direct: Mapping[str, Any] | None = None,
+        rules: NetworkRules | None = None,
+        ignore_robots: bool = False,
         summarizer: Summarizer | None = None,
     ) -> None:
-        self._cache, self._access, self._charge, self._direct = cache, access, charge, direct or {}
+        self._cache, self._access, self._charge = cache, access, charge
+        self._rules, self._ignore_robots = rules or NetworkRules.web(private=False), ignore_robots
         self._fetcher: DirectFetcher | None = None
         self.summarizer = summarizer
 
@@ -137,7 +141,7 @@ class PageReader:
         from manyhands.tools.services.web.fetching import DirectFetcher
 
         if self._fetcher is None:
-            self._fetcher = DirectFetcher(**self._direct)
+            self._fetcher = DirectFetcher(self._rules, ignore_robots=self._ignore_robots)
         file = await self._fetcher.fetch(url)
         try:
             document = await read_file(file)
@@ -189,8 +193,8 @@ class WebExtractService:
         shared: dict[str, Any] = {"summarizer": Summarizer(choice, opening.model(choice)) if choice else None}
         cache = AnswerCache(record["cache"] and Path(record["cache"]))
         if record["provider"] == DIRECT:
-            direct = {name: record[name] for name in ("allow_private", "ignore_robots")}
-            reader = PageReader(cache, direct=direct, **shared)
+            rules = NetworkRules.web(private=record["allow_private"])
+            reader = PageReader(cache, rules=rules, ignore_robots=record["ignore_robots"], **shared)
         else:
             provider = PROVIDERS[record["provider"]]
             access = Access(provider, record["base_url"], opening.secrets.get(provider.name))

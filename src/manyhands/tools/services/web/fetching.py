@@ -63,20 +63,20 @@ class _Answer:
 class DirectFetcher:
     """Gets files of the web, for one process. Must be closed.
 
-    ``allow_private``: whether hosts in private networks and on this machine may be read; ``ignore_robots``: whether files are read that
-    a ``robots.txt`` closes to robots; ``look_up``: finds the addresses of names; ``seconds``: see ``SECONDS``.
+    ``rules``: what may be connected to; ``ignore_robots``: whether files are read that a ``robots.txt`` closes to robots; ``look_up``:
+    finds the addresses of names; ``seconds``: see ``SECONDS``.
     """
 
     def __init__(
         self,
+        rules: NetworkRules,
         *,
-        allow_private: bool = False,
         ignore_robots: bool = False,
         look_up: LookUp = look_up,
         courtesy: Courtesy | None = None,
         seconds: float = SECONDS,
     ) -> None:
-        self._rules = NetworkRules.web(private=allow_private)
+        self._rules = rules
         self._ignore_robots = ignore_robots
         self._look_up = look_up
         self._courtesy = courtesy or Courtesy()
