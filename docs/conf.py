@@ -25,6 +25,7 @@ NAVIGATION = {
     "Trajectories": [
         "docs/trajectories",
         "docs/tools",
+        "docs/web",
         "docs/browser",
         "docs/pictures",
         "docs/sandboxes",

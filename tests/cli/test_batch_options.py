@@ -35,6 +35,7 @@ from tests.support.own_agent import installed
 from tests.support.picture_files import picture
 from tests.support.picture_services import PictureService
 from tests.support.ssh_servers import REFUSED, ssh_server
+from tests.support.web_checks import WEB_CHECKS
 from tests.support.world_checks import WORLD_CHECKS
 
 Check = Callable[[BatchFolder], None]
@@ -1012,6 +1013,37 @@ def _check_of_world(check: Callable[[WorldRuns], None]) -> Check:
 
 for _name in WORLD_CHECKS:
     option(_name)(_check_of_world(WORLD_CHECKS[_name]))
+
+
+# --- Tools of the web
+
+
+class WebRuns:
+    """Batches for ``WEB_CHECKS``."""
+
+    def __init__(self, folder: BatchFolder) -> None:
+        self.path = folder.path
+        self._folder = folder
+        self._runs = 0
+
+    def result(self, tool: str, arguments: Mapping[str, Any], *words: str) -> str:
+        self._runs += 1
+        usual = (f"--run_name=web{self._runs}", "--tools=web", "--max_samples=1")
+        responses = first_then(calling(tool_call(tool, **arguments)))
+        bodies = asked(self._folder, *usual, *words, responses=responses)
+        (found,) = (str(each["content"]) for each in bodies[-1]["messages"] if each["role"] == "tool")
+        return found
+
+    def refused(self, *words: str) -> str:
+        return refused(self._folder, *words)
+
+
+def _check_of_web(check: Callable[[WebRuns], None]) -> Check:
+    return lambda folder: check(WebRuns(folder))
+
+
+for _name in WEB_CHECKS:
+    option(_name)(_check_of_web(WEB_CHECKS[_name]))
 
 
 # --- Task folders

@@ -36,6 +36,7 @@ from tests.support.image_doubles import Boxes, boxes, pin_of
 from tests.support.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
 from tests.support.own_agent import installed
 from tests.support.ssh_servers import REFUSED, ssh_server
+from tests.support.web_checks import WEB_CHECKS
 from tests.support.world_checks import WORLD_CHECKS
 
 Check = Callable[[JobFolder], None]
@@ -808,6 +809,36 @@ def _sequential_tools(folder: JobFolder) -> None:
     assert "written meanwhile" in tool_results(parallel)[0]
     sequential = asked(folder, *words, "--job_name=s", "--sequential_tools", responses=first(calls))
     assert "written meanwhile" not in tool_results(sequential)[0]
+
+
+# --- Tools of the web
+
+
+class WebRuns:
+    """Jobs for ``WEB_CHECKS``."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        folder.write_rows(["one"])
+        self.path = folder.path
+        self._folder = folder
+        self._runs = 0
+
+    def result(self, tool: str, arguments: Mapping[str, Any], *words: str) -> str:
+        self._runs += 1
+        usual = (f"--job_name=web{self._runs}", f"--output_csv_path=web{self._runs}.csv", "--toolsets=web")
+        bodies = asked(self._folder, *usual, *words, responses=first(tool_call(tool, **arguments)))
+        return tool_results(bodies)[0]
+
+    def refused(self, *words: str) -> str:
+        return refused(self._folder, "--model=simulated", "--toolsets=web", *words)
+
+
+def _check_of_web(check: Callable[[WebRuns], None]) -> Check:
+    return lambda folder: check(WebRuns(folder))
+
+
+for _name in WEB_CHECKS:
+    option(_name)(_check_of_web(WEB_CHECKS[_name]))
 
 
 # --- What a row's sandbox is given

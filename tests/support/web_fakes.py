@@ -163,9 +163,11 @@ def _response(found: web.Response | str | bytes) -> web.Response:
 
 class FakeServices(_Server):
     """All five services at one address, each below its own name. ``results``: what a search finds: title, address, description;
-    ``texts``: what pages hold, by address. ``faults``: answers (status, headers, body) that come first, by service.
+    ``texts``: what pages hold, by address. A ``*`` in a result
+    is what was searched for, and as an address it is all others. ``faults``: answers (status, headers, body) that come first, by service.
 
     ``counts``: requests by service and what was requested, ``exa/search``; ``seen``: queries and addresses in their order.
+    ``pause``: seconds before each answer.
     """
 
     def __init__(
@@ -176,6 +178,7 @@ class FakeServices(_Server):
         self.texts = dict(texts or {})
         self.faults: dict[str, list[tuple[int, dict[str, str], bytes]]] = {}
         self.seen: list[str] = []
+        self.pause = 0.0
 
     def environ(self, *names: str) -> dict[str, str]:
         """The variables that lead to these services."""
@@ -192,17 +195,20 @@ class FakeServices(_Server):
             return web.Response(status=status, headers=headers, body=body)
         if not _authorized(name, request):
             return web.json_response({"error": "Unauthorized: invalid API key"}, status=401)
+        await asyncio.sleep(self.pause)
         body = await request.json() if request.method == "POST" else {}
         asked = _ANSWERS[f"{name}/{path}"](self, request, body)
         return web.json_response(asked)
 
     def found(self, query: str, limit: int) -> list[dict[str, Any]]:
         self.seen.append(query)
-        return [{"title": title, "url": url, "said": said} for title, url, said in self.results[:limit]]
+        subject = "-".join(query.split())
+        named = ([text.replace("*", subject) for text in result] for result in self.results[:limit])
+        return [{"title": title, "url": url, "said": said} for title, url, said in named]
 
     def text(self, url: str) -> str | None:
         self.seen.append(url)
-        return self.texts.get(url)
+        return self.texts.get(url, self.texts.get("*"))
 
 
 def _authorized(name: str, request: web.Request) -> bool:

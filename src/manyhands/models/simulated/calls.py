@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -275,6 +275,8 @@ class Known:
     """Files written with ``write_file``: path to content, in order of writing."""
     urls: Sequence[str] = ()
     """Pages of the web that were found or named, and not read yet."""
+    queries: Collection[str] = ()
+    """What was searched for in the web."""
 
 
 Maker = Callable[[Draws, Sequence[str], Known], dict[str, Any] | None]
@@ -293,6 +295,7 @@ def known_from(messages: Sequence[Mapping[str, Any]]) -> Known:
     files: dict[str, str] = {}
     urls: dict[str, None] = {}
     read: set[str] = set()
+    queries: set[str] = set()
     for message in messages:
         if message.get("role") == "user":
             urls |= dict.fromkeys(_URL.findall(flatten(message.get("content"))))
@@ -304,7 +307,9 @@ def known_from(messages: Sequence[Mapping[str, Any]]) -> Known:
                 _note(files, _object(function.get("arguments")))
             elif function.get("name") == "web_extract":
                 read.update(map(str, _object(function.get("arguments")).get("urls") or ()))
-    return Known(files, [url for url in urls if url not in read])
+            elif function.get("name") == "web_search":
+                queries.add(str(_object(function.get("arguments")).get("query")))
+    return Known(files, [url for url in urls if url not in read], queries)
 
 
 def _object(text: Json) -> dict[str, Any]:
@@ -422,8 +427,9 @@ def _todo(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any]:
     }
 
 
-def _web_search(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any]:
-    return {"query": " ".join(words)}
+def _web_search(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any] | None:
+    query = " ".join(words)
+    return None if query in known.queries else {"query": query}
 
 
 def _web_extract(draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from manyhands.core.clock import Clock
@@ -234,7 +234,9 @@ def _calls(
     report = next((tool for tool in tools if _name(tool) == REPORT_TOOL), None)
     useful = [tool for tool in tools if tool is not report and _name(tool) not in NEVER]
     if useful and seen.turn < _turns_with_tools(seen, key):
-        return _useful_calls(seen, messages, useful, draws)
+        calls = _useful_calls(seen, messages, useful, draws)
+        if calls:
+            return calls
     if report is not None and not seen.reported:
         arguments = {**(arguments_for(report, draws, seen.words, Known()) or {}), **_identifiers(messages)}
         arguments.pop("stop", None)  # it would end the whole job
@@ -261,7 +263,7 @@ def _useful_calls(
         # makes them, so that no result depends on which was first.
         if calls and _name(tool) == "write_file":
             continue
-        arguments = arguments_for(tool, draws, seen.words, Known(urls=known.urls) if calls else known)
+        arguments = arguments_for(tool, draws, seen.words, replace(known, files={}) if calls else known)
         if arguments is not None:
             calls.append(_call(draws, len(calls), _name(tool), arguments))
         if len(calls) == wanted:
