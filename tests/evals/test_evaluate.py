@@ -186,7 +186,8 @@ async def test_cancelling_leaves_a_run_that_can_be_continued() -> None:
 
 
 def test_in_threads_nothing_of_the_process_is_left_changed() -> None:
-    before = (gc.get_threshold(), sys.getswitchinterval(), gc.get_freeze_count(), signal.getsignal(signal.SIGINT))
+    before = (gc.get_threshold(), sys.getswitchinterval(), signal.getsignal(signal.SIGINT))
+    frozen = gc.get_freeze_count()
     found: list[bool] = []
 
     def one(number: int) -> None:
@@ -199,12 +200,9 @@ def test_in_threads_nothing_of_the_process_is_left_changed() -> None:
     for thread in threads:
         thread.join()
     assert found == [True] * 3
-    assert (
-        gc.get_threshold(),
-        sys.getswitchinterval(),
-        gc.get_freeze_count(),
-        signal.getsignal(signal.SIGINT),
-    ) == before
+    assert (gc.get_threshold(), sys.getswitchinterval(), signal.getsignal(signal.SIGINT)) == before
+    left = gc.get_freeze_count()  # those of before that have ended meanwhile don't count any more
+    assert (left <= frozen, left > 0) == (True, frozen > 0)
 
 
 def test_commands_run_in_a_thread_too() -> None:
