@@ -19,21 +19,19 @@ from typing import TYPE_CHECKING
 from manyhands.core.errors import ToolError
 from manyhands.core.text import one_line
 from manyhands.io.files import make_private
-from manyhands.network.addresses import Address, read_host
-from manyhands.network.connecting import LookUp, Refused, Streams, Unreachable, look_up
-from manyhands.network.proxy import EgressProxy
+from manyhands.network.connecting import LookUp, look_up
 from manyhands.network.rules import NetworkRules
-from manyhands.network.serving import ProxyLimits
 from manyhands.processes.children import Guard, to_the_end
 from manyhands.processes.strays import SANDBOX_VARIABLE, remove_tree, started
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Playwright
 
+    from manyhands.tools.services.browser.web_proxy import WebProxy
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _START_SECONDS = 60.0
 _END_SECONDS = 10.0
-_MAX_REFUSALS = 1000
 _ARGUMENTS = (
     "--disable-gpu",
     "--disable-quic",
@@ -64,38 +62,6 @@ def find_chromium(given: str | None, environ: Mapping[str, str]) -> str | None:
     )
     installed = sorted(Path(folder).glob("chromium-*/chrome-linux*/chrome"))
     return str(installed[-1]) if installed else None
-
-
-class WebProxy(EgressProxy):
-    """The proxy of a browser, which remembers why a host was not connected to: Chromium tells only that it was not."""
-
-    def __init__(self, rules: NetworkRules, look_up: LookUp) -> None:
-        super().__init__(rules, limits=ProxyLimits(connections=1024), look_up=look_up)
-        self._refusals: dict[str, str] = {}
-
-    async def connect(self, host: Address | str, port: int) -> Streams:
-        try:
-            streams = await super().connect(host, port)
-        except (Refused, Unreachable) as error:
-            self._note(str(host), str(error))
-            raise
-        self._refusals.pop(str(host), None)
-        return streams
-
-    def refused(self, host: str) -> None:
-        super().refused(host)
-        self._note(host, f"{host} is no host that can be asked for")
-
-    def why_refused(self, host: str) -> str | None:
-        """Why a host was not connected to when it was last asked for; None if it was."""
-        with suppress(ValueError):  # then it was refused as it stands
-            host = str(read_host(host))
-        return self._refusals.get(host.lower())
-
-    def _note(self, host: str, why: str) -> None:
-        if len(self._refusals) >= _MAX_REFUSALS:
-            del self._refusals[next(iter(self._refusals))]
-        self._refusals[host.lower()] = why
 
 
 class Chromium:
@@ -145,16 +111,25 @@ class Chromium:
         except BaseException as error:
             await to_the_end(stack.aclose())
             if isinstance(error, (Error, OSError, TimeoutError)):
-                raise ToolError(f"no browser can be started: {one_line(str(error)) or 'no answer in time'}") from error
+                raise ToolError(self._why_not(error)) from error
             raise
         self._stack = stack
         return browser
+
+    def _why_not(self, error: Exception) -> str:
+        if self._cdp is not None:  # what Playwright says has the address, which may have a key in it
+            return "the browser that runs already can't be reached"
+        return f"no browser can be started: {one_line(str(error)) or 'no answer in time'}"
 
     async def _joined(self, playwright: Playwright) -> Browser:
         assert self._cdp is not None
         return await playwright.chromium.connect_over_cdp(self._cdp)
 
     async def _launched(self, playwright: Playwright, stack: AsyncExitStack) -> Browser:
+        from manyhands.tools.services.browser.web_proxy import (
+            WebProxy,
+        )  # takes long to import, and few runs come to that
+
         proxy = self.proxy = WebProxy(self._rules, self._look_up)
         stack.push_async_callback(proxy.close)
         listener = socket.create_server(("127.0.0.1", 0), backlog=256)
