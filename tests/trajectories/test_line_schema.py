@@ -90,7 +90,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     command, *args = forked_program(MCP_SERVER, "stdio")
     servers = {"math": {"command": command, "args": args, "tools": ["add"]}}
     (path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
-    (path / "own.yaml").write_text("mine:\n  description: My own\n  toolsets:\n    math: 100\n    web: 100\n")
+    (path / "own.yaml").write_text("mine: {toolsets: {math: 100, search: 100}}\n")
+    (path / "searching.yaml").write_text("searching: {toolsets: {search: 100}}\n")
     (path / "checks.yaml").write_text("- {type: contains, value: Done, name: done}\n- {type: regex, value: x}\n")
     datasets_of: dict[str, list[Any]] = {
         "bare": ["plain one", "plain two"],
@@ -108,7 +109,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "adopted": ["f", "new", "g"],
     }  # fmt: skip
     more = {
-        "mixed": ["--distribution=fork:minimal", "--seed=7"],
+        "mixed": ["--distributions_file=searching.yaml", "--distribution=searching", "--seed=7"],
         "graded": ["--grade=checks.yaml"],
         "served": ["--mcp_config=mcp.json", "--distributions_file=own.yaml", "--distribution=mine"],
         "adopted": ["--resume"],
@@ -178,8 +179,8 @@ def test_what_is_open_comes_back_from_json_text(runs: dict[str, Path]) -> None:
 
 def test_toolsets_used_is_the_draw_and_toolsets_offered_what_was_left_of_it(runs: dict[str, Path]) -> None:
     served, mixed = read_lines(runs["served"])[0], read_lines(runs["mixed"])[0]
-    assert (served["toolsets_used"], served["metadata"]["toolsets_offered"]) == (["math", "web"], "math")
-    assert (mixed["toolsets_used"], mixed["metadata"]["toolsets_offered"]) == (["web"], "")
+    assert (served["toolsets_used"], served["metadata"]["toolsets_offered"]) == (["math", "search"], "math")
+    assert (mixed["toolsets_used"], mixed["metadata"]["toolsets_offered"]) == (["search"], "")
     system = mixed["conversations"][0]["value"]
     assert "\n<tools>\n[]\n</tools>\n" in system
 
