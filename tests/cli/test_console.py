@@ -48,9 +48,9 @@ def test_what_a_run_used_is_counted_in_singular_and_plural() -> None:
     one, many = ZERO.to_json(), ZERO.to_json()
     one |= {"calls": 1, "simulated_calls": 1}
     many |= {"calls": 1000, "unpriced_calls": 2}
-    assert "1 model call, 0 tokens" in usage_text(one, 0)
+    assert "1 call, 0 tokens" in usage_text(one, 0)
     assert "(1 call answered by" in usage_text(one, 0)
-    assert "1,000 model calls, 0 tokens" in usage_text(many, 0)
+    assert "1,000 calls, 0 tokens" in usage_text(many, 0)
     assert "(the price of 2 calls is unknown" in usage_text(many, 0)
 
 

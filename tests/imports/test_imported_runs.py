@@ -129,7 +129,7 @@ def test_a_judge_is_asked_once_for_each_conversation_however_often_the_run_is_re
         assert run_command(tmp_path, "resume", "m", "--quiet").code == 0
         assert len(server.bodies) == 5
     assert "Scores: mean 1.000 of 5 (pass 5, borderline 0, fail 0)" in out
-    assert "Used by the whole run: 5 model calls" in out
+    assert "Used by the whole run: 5 calls" in out
     assert {line["score"] for line in results(tmp_path)} == {1.0}
     assert "5 agree with the journal, 0 do not" in run_command(tmp_path, "check", "m").out
     assert "rubric-1" in run_command(tmp_path, "show", "m", "r1").out

@@ -53,9 +53,9 @@ def duration(seconds: float) -> str:
 
 
 def usage_text(usage: dict[str, Any], working_seconds: float) -> str:
-    """What a whole run has used, all sessions together. ``usage``: as ``Usage.to_json`` gives it."""
+    """What a whole run has used of models and services, all sessions together. ``usage``: as ``Usage.to_json`` gives it."""
     text = (
-        f"Used by the whole run: {counted(usage['calls'], 'model call')}, {usage['input_tokens']:,} tokens in, "
+        f"Used by the whole run: {counted(usage['calls'], 'call')}, {usage['input_tokens']:,} tokens in, "
         f"{usage['output_tokens']:,} out, ${usage['cost']:.4f}"
     )
     if usage["simulated_calls"]:

@@ -277,6 +277,10 @@ class Known:
     """Pages of the web that were found or named, and not read yet."""
     queries: Collection[str] = ()
     """What was searched for in the web."""
+    found: bool = False
+    """Whether the last result was of a search that found some."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What pages say in lines of the form ``Name: value``, by the name in lower case."""
 
 
 Maker = Callable[[Draws, Sequence[str], Known], dict[str, Any] | None]
@@ -287,6 +291,8 @@ NEVER = ("process", "clarify")
 _PLAIN = re.compile(r"[\w./]+")
 """Paths that mean themselves in a shell."""
 _EXTENSIONS = ("txt", "md", "csv")
+_FACT = re.compile(r"^([A-Z][A-Za-z ]{1,40}): ([^\n]{1,200})$", re.MULTILINE)
+_WHOLE = re.compile(r"\d{1,9}")
 _URL = re.compile(r"https?://[^\s<>\"'`\\)\]]{1,1000}[^\s<>\"'`\\)\].,;:!?]")
 
 
@@ -296,11 +302,16 @@ def known_from(messages: Sequence[Mapping[str, Any]]) -> Known:
     urls: dict[str, None] = {}
     read: set[str] = set()
     queries: set[str] = set()
+    facts: dict[str, str] = {}
+    found = False
     for message in messages:
         if message.get("role") == "user":
             urls |= dict.fromkeys(_URL.findall(flatten(message.get("content"))))
         elif message.get("role") == "tool":
-            urls = dict.fromkeys([*_found_urls(message.get("content")), *urls])
+            hits = _found_urls(message.get("content"))
+            found = bool(hits)
+            urls = dict.fromkeys([*hits, *urls])
+            facts |= _facts(message.get("content"))
         for call in message.get("tool_calls") or ():
             function = call.get("function") or {}
             if function.get("name") == "write_file":
@@ -309,7 +320,7 @@ def known_from(messages: Sequence[Mapping[str, Any]]) -> Known:
                 read.update(map(str, _object(function.get("arguments")).get("urls") or ()))
             elif function.get("name") == "web_search":
                 queries.add(str(_object(function.get("arguments")).get("query")))
-    return Known(files, [url for url in urls if url not in read], queries)
+    return Known(files, [url for url in urls if url not in read], queries, found, facts)
 
 
 def _object(text: Json) -> dict[str, Any]:
@@ -333,6 +344,32 @@ def _found_urls(result: Json) -> list[str]:
     data = _object(result).get("data")
     hits = data.get("web") if isinstance(data, dict) else None
     return [str(hit["url"]) for hit in hits or () if isinstance(hit, dict) and "url" in hit]
+
+
+def _facts(result: Json) -> dict[str, str]:
+    """What the pages in the result of a ``web_extract`` say in lines of the form ``Name: value``, and where."""
+    if not isinstance(result, str) or '"results"' not in result:
+        return {}
+    found: dict[str, str] = {}
+    for page in _object(result).get("results") or ():
+        if isinstance(page, dict) and isinstance(page.get("content"), str):
+            found |= {name.lower(): value for name, value in _FACT.findall(page["content"][:20_000])}
+            found["source"] = str(page.get("url", ""))
+    return found
+
+
+def with_facts(value: Mapping[str, Any], schema: Json, facts: Mapping[str, str]) -> dict[str, Any]:
+    """An object with those facts in it that its schema names as whole numbers or texts."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    made = dict(value)
+    for name, inner in (properties or {}).items() if isinstance(properties, Mapping) else ():
+        fact = facts.get(str(name).replace("_", " ").lower())
+        kind = inner.get("type") if isinstance(inner, Mapping) and "enum" not in inner else None
+        if fact is not None and kind == "string":
+            made[name] = fact
+        elif fact is not None and kind == "integer" and _WHOLE.fullmatch(fact):
+            made[name] = int(fact)
+    return made
 
 
 def arguments_for(tool: Mapping[str, Any], draws: Draws, words: Sequence[str], known: Known) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from manyhands.models.pricing import PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.models.reasoning import flatten
 from manyhands.models.simulated.browsing import PREFIX, browsing_call
-from manyhands.models.simulated.calls import NEVER, Known, arguments_for, example, known_from
+from manyhands.models.simulated.calls import NEVER, Known, arguments_for, example, known_from, with_facts
 
 REPORT_TOOL = "report_agent_job_result"
 """The tool that a job's worker must call once with its result."""
@@ -239,6 +239,9 @@ def _calls(
             return calls
     if report is not None and not seen.reported:
         arguments = {**(arguments_for(report, draws, seen.words, Known()) or {}), **_identifiers(messages)}
+        schema = ((report.get("function") or {}).get("parameters") or {}).get("properties", {}).get("result")
+        if isinstance(arguments.get("result"), dict) and (facts := known_from(messages).facts):
+            arguments["result"] = with_facts(arguments["result"], schema, facts)
         arguments.pop("stop", None)  # it would end the whole job
         return [_call(draws, 0, REPORT_TOOL, arguments)]
     return []
@@ -255,6 +258,8 @@ def _useful_calls(
     if not tools:
         return []
     known = known_from(messages)
+    if known.found and (reader := next((tool for tool in tools if _name(tool) == "web_extract"), None)) is not None:
+        return [_call(draws, 0, "web_extract", arguments_for(reader, draws, seen.words, known) or {})]
     wanted = 2 if len(tools) > 1 and draws.chance(25) else 1
     start = draws.below(len(tools))
     calls: list[dict[str, Any]] = []

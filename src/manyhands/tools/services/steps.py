@@ -74,8 +74,10 @@ class Charge:
         return f"{self.service}/{self.operation}"
 
     def usage(self, answer: ServiceAnswer) -> Usage:
-        """Of one request that was answered."""
+        """Of one request that was answered; nothing for one that is free."""
         known = self.price if answer.cost is None else answer.cost
+        if known == 0 and answer.usage is ZERO:
+            return ZERO
         priced = Usage(unpriced_calls=1) if known is None else Usage(cost=known)
         return (Usage(calls=1) if answer.usage is ZERO else answer.usage) + priced
 
