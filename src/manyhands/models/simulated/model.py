@@ -251,7 +251,9 @@ def _useful_calls(
     seen: _Conversation, messages: Sequence[Mapping[str, Any]], tools: list[Mapping[str, Any]], draws: Draws
 ) -> list[dict[str, Any]]:
     browsers = {name for tool in tools if (name := _name(tool)).startswith(PREFIX)}
-    browsing = browsing_call(messages, seen.task, browsers, draws, seen.words) if browsers else None
+    reads = any(_name(tool).startswith("web_") for tool in tools)  # then it reads and browses by turns
+    browses = bool(browsers) and not (reads and seen.turn % 2)
+    browsing = browsing_call(messages, seen.task, browsers, draws, seen.words) if browses else None
     if browsing is not None:
         return [_call(draws, 0, *browsing)]
     tools = [tool for tool in tools if _name(tool) not in browsers]
