@@ -139,6 +139,16 @@ class BatchKeywords(TypedDict, total=False):
     image_model: str | None
     image_base_url: str | None
     image_quality: str | None
+    browser_executable: str | None
+    browser_cdp: str | None
+    browser_contexts: int | None
+    browser_resume: Literal["page", "attempt"] | None
+    web_allow_private: bool | None
+    web_search: Literal["firecrawl", "exa", "tavily", "brave", "searxng"] | None
+    web_extract: Literal["firecrawl", "exa", "tavily", "direct"] | None
+    ignore_robots: bool | None
+    web_cache: str | os.PathLike[str] | None
+    web_summary: str | None
     max_attempts: int | None
     max_cost: float | None
     max_total_tokens: int | None
