@@ -664,7 +664,9 @@ def _tools(folder: BatchFolder) -> None:
         "    return {'total': 21 * amount, 'calls': len(CALLS)}\n"
     )
     responses = first_then(calling(tool_call("price", thing="nut", amount=2)))
-    bodies = asked(folder, "--tools=prices.py", "--distribution=minimal", "--max_samples=1", responses=responses)
+    (folder.path / "own.yaml").write_text("mine: {toolsets: {search: 100}}\n")
+    drawn = ("--distributions_file=own.yaml", "--distribution=mine")  # which has no tool, as no service is set up
+    bodies = asked(folder, "--tools=prices.py", *drawn, "--max_samples=1", responses=responses)
     assert _offered(bodies) == {"price"}
     assert json.loads(results(bodies)[0]) == {"total": 42, "calls": 1}
     line = folder.lines()[0]
@@ -672,7 +674,7 @@ def _tools(folder: BatchFolder) -> None:
     assert line["metadata"]["toolsets_offered"] == "prices"
     with ServerThread() as server:
         (folder.path / "prices.py").write_text("def price(thing: str) -> str:\n    'Another one.'\n    return ''\n")
-        ran = folder.batch("--resume", f"--base_url={server.base_url}", "--max_samples=2", "--distribution=minimal")
+        ran = folder.batch("--resume", f"--base_url={server.base_url}", "--max_samples=2", *drawn)
         assert ran.code == 0, ran
         assert "prices.py changed since the run was made" in ran.err
         assert "thing" in server.bodies[-1]["tools"][0]["function"]["parameters"]["required"]
