@@ -169,7 +169,8 @@ def lacking(records: Collection[str]) -> set[str]:
 
 def costs_of(tool: str, records: Collection[str]) -> str:
     """What a call of a tool costs in a run with these services; empty for nothing. ``records``: names of services."""
-    return ", ".join(entry.costs for name, entry in SERVICES.items() if tool in entry.tools and name in records)
+    needed = (entry for name, entry in SERVICES.items() if tool in entry.tools and name in records)
+    return ", ".join(entry.costs for entry in needed if entry.costs)
 
 
 class ToolServices:
