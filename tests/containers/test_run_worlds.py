@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
 import re
 import shutil
 import signal
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -221,16 +225,40 @@ def test_where_docker_does_not_answer_items_with_an_image_are_podmans(
 
 
 @pytest.mark.slow
-def test_worlds_of_runs_that_are_gone_are_pruned(work: Work) -> None:
+def test_worlds_of_runs_that_are_gone_are_pruned_and_no_others(work: Work) -> None:
+    def prune(*words: str) -> tuple[int, str, str]:
+        ran = run_command(work.folder.path, "worlds", "prune", "--sandbox=docker", *words)
+        return ran.code, ran.out, ran.err
+
     work.folder.write_rows(_rows(work.engine.full, "echo 1 >made"))
     work.batch("gone", "--keep_workspaces")
     work.batch("there", "--keep_workspaces")
+    code, out, err = prune()
+    assert (code, err) == (0, "")
+    assert re.fullmatch(
+        r"nothing to remove: no run whose folder is gone has worlds; \d+ worlds of other runs have not been touched\n",
+        out,
+    )
     shutil.rmtree(work.folder.run("gone"))
-    ran = run_command(work.folder.path, "worlds", "prune", "--yes")
-    assert (ran.code, "removed" in ran.out) == (0, True), ran
+    assert prune() == (
+        2,
+        "",
+        "manyhands: error: remove 1 world and 1 snapshot of data/gone from docker? Nobody can be asked here; --yes answers\n",
+    )
+    ours, theirs = pty.openpty()
+    os.write(ours, b"n\n")
+    words = [sys.executable, "-m", "manyhands", "worlds", "prune", "--sandbox=docker"]
+    asked = subprocess.run(words, stdin=theirs, capture_output=True, text=True, cwd=work.folder.path, timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert asked.stdout == "remove 1 world and 1 snapshot of data/gone from docker? [y/N] nothing was removed\n"
+    assert len(work.containers()) == 2
+    assert prune("--yes") == (0, "removed from docker: 1 world and 1 snapshot of data/gone\n", "")
     assert len(work.containers()) == 1
     ran = run_command(work.folder.path, "worlds", "export", "data/there")  # of which no item goes on
     assert (ran.code, ran.out) == (0, "0 worlds exported to data/there/worlds\n"), ran
+    assert prune("there", "--yes") == (0, "removed from docker: 1 world and 1 snapshot of data/there\n", "")
+    assert prune("there")[1].startswith("nothing to remove: there has no worlds")
 
 
 # --- Images

@@ -27,15 +27,16 @@ def add_kinds(result: ArgumentParser, default: str = "docker and podman") -> Non
 @asynccontextmanager
 async def asked_engines(kinds: Sequence[str] | None) -> AsyncIterator[list[tuple[Driver, list[Kept]]]]:
     """The drivers of these kinds, each with all that it keeps. Of the usual ones, those that can't be used are left out, with a notice if
-    they are there. Raises UserError for others."""
+    they are there. Raises UserError for others, and if none can be used."""
     async with AsyncExitStack() as stack:
-        found: list[tuple[Driver, list[Kept]]] = []
+        found, absent = list[tuple[Driver, list[Kept]]](), list[str]()
         for kind in kinds or ENGINES:
             try:
                 driver = await stack.enter_async_context(opened_driver(kind, SandboxSettings(sandbox=kind)))
-            except UserError:
+            except UserError as error:
                 if kinds:
                     raise
+                absent.append(str(error))
                 continue
             try:
                 found.append((driver, await kept_by(driver)))
@@ -43,4 +44,6 @@ async def asked_engines(kinds: Sequence[str] | None) -> AsyncIterator[list[tuple
                 if kinds:
                     raise UserError(f"--sandbox {kind}: {error.message}") from error
                 notice(f"{kind} is left out: {error.message}")
+        if len(absent) == len(ENGINES):
+            raise UserError(f"no engine can be asked for its worlds: {'; '.join(absent)}")
         yield found

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from manyhands.cli.plain import add_data_dir, parser
+from manyhands.cli.plain import add_data_dir, parser, shown_path
 from manyhands.cli.worlds.engines import add_kinds, asked_engines
 from manyhands.core.errors import ItemError, RunError, UserError
-from manyhands.core.text import counted
+from manyhands.core.text import counted, have
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import find_run
 from manyhands.sandboxes.lifecycle.keeping import Kept, removed
+
+_NAMED = 5
+"""The maximum of runs that are named."""
 
 
 def run(argv: list[str]) -> int:
@@ -35,35 +39,71 @@ def run(argv: list[str]) -> int:
     result.add_argument("--yes", action="store_true", help="do not ask first")
     options = result.parse_args(argv)
     unneeded = _of_gone_runs if options.run is None else worlds_of_run(find_run(options.run, options.data_dir))
-    count = run_on_loop(_prune(unneeded, options.sandbox, asks=not options.yes))
-    whose = "of runs whose folders are gone" if options.run is None else f"of {options.run}"
-    print(f"{counted(count, 'world')} {whose} removed" if count else f"no world {whose} was removed")
+    done = run_on_loop(_prune(unneeded, options.sandbox, asks=not options.yes))
+    if done.chosen and not done.removed:
+        print("nothing was removed")
+    elif not done.chosen:
+        nobody = "no run whose folder is gone has" if options.run is None else f"{options.run} has no"
+        kept = f"; {counted(done.kept, 'world')} of other runs {have(done.kept)} not been touched" if done.kept else ""
+        print(f"nothing to remove: {nobody} worlds{kept}")
     return 0
 
 
-async def _prune(unneeded: Callable[[Kept], bool], kinds: Sequence[str] | None, *, asks: bool) -> int:
-    count = 0
+@dataclass(slots=True)
+class _Done:
+    """What was found at the engines, and done."""
+
+    kept: int = 0
+    """Worlds of other runs."""
+    chosen: bool = False
+    """Whether there was anything to remove."""
+    removed: bool = False
+
+
+async def _prune(unneeded: Callable[[Kept], bool], kinds: Sequence[str] | None, *, asks: bool) -> _Done:
+    done = _Done()
     async with asked_engines(kinds) as found:
         for driver, kept in found:
             chosen = [each for each in kept if unneeded(each)]
-            if not chosen or (asks and not _agreed(driver.kind, chosen)):
+            done.kept += sum(not each.listed.snapshot for each in kept) - sum(
+                not each.listed.snapshot for each in chosen
+            )
+            if not chosen:
+                continue
+            done.chosen = True
+            what = _described(chosen)
+            if asks and not _agreed(f"remove {what} from {driver.kind}?"):
                 continue
             try:
-                count += await removed(driver, chosen)
+                await removed(driver, chosen)
             except ItemError as error:
                 raise UserError(f"--sandbox {driver.kind}: {error.message}") from error
-    return count
+            done.removed = True
+            print(f"removed from {driver.kind}: {what}")
+    return done
 
 
-def _agreed(kind: str, chosen: Sequence[Kept]) -> bool:
-    worlds = [each for each in chosen if not each.listed.snapshot]
-    runs = sorted({str(each.attempt[0]) if each.attempt else each.run_id for each in chosen})
-    text = (
-        f"remove {counted(len(worlds), 'world')} of {', '.join(runs[:5])}{', …' if len(runs) > 5 else ''} from {kind}?"
-    )
+def _described(chosen: Sequence[Kept]) -> str:
+    """How many worlds and snapshots of which runs."""
+    snapshots = sum(each.listed.snapshot for each in chosen)
+    parts = [
+        counted(number, noun)
+        for number, noun in ((len(chosen) - snapshots, "world"), (snapshots, "snapshot"))
+        if number
+    ]
+    runs = sorted({shown_path(each.attempt[0]) if each.attempt else each.run_id for each in chosen})
+    more = f" and {counted(len(runs) - _NAMED, 'other run')}" if len(runs) > _NAMED else ""
+    return f"{' and '.join(parts)} of {', '.join(runs[:_NAMED])}{more}"
+
+
+def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise UserError(f"{text} Add --yes")
-    return input(f"{text} [y/N] ").strip().lower() in ("y", "yes")
+        raise UserError(f"{question} Nobody can be asked here; --yes answers")
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
 
 
 def _of_gone_runs(kept: Kept) -> bool:
