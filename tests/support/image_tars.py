@@ -15,6 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -56,6 +57,7 @@ def bare_image() -> Path:
     return _kept("bare")
 
 
+@cache  # what it is made of takes a process a file to find
 def _kept(kind: str) -> Path:
     folder = Path(tempfile.gettempdir()) / f"manyhands-test-images-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
