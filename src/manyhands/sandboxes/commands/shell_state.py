@@ -39,12 +39,13 @@ builtin trap '__manyhands_report exit "$?"' EXIT
 {ready}
 """
 _STATE = "builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p"
-# {file}: a descriptor of a file in memory without a name, which takes the lines as they come; where there is none, a fork does.
+# {file}: a descriptor of a file in memory without a name, which takes the lines as they come; where there is none, a fork does. And
+# after a command that failed, perhaps by its syntax: bash 5.2 then aborts when it lists its functions in its own process.
 _SETTING = """\
 (builtin umask 077; : >|{path}) && exec {file}<>{path}; command -p rm -f {path}
 """
 _KEPT = """\
-{{ builtin trap '' XFSZ
+[[ $2 == 0 ]] && {{ builtin trap '' XFSZ
     {{ builtin jobs -rp; {more}builtin printf '\\0'; {dump}; builtin printf '\\0'; }} >|/proc/self/fd/{file} &&
     builtin trap - XFSZ && builtin local -a __manyhands_said && builtin mapfile -t -d '' __manyhands_said </proc/self/fd/{file} &&
     [[ ${{#__manyhands_said[@]}} == 2 ]] &&
