@@ -7,12 +7,16 @@ from typing import Any
 
 from benchmarks.children import run_child
 
-TOOLSETS = {"terminal_only": ["terminal", "file"], "minimal": ["web"]}
+WITHOUT_TOOLS = "without_tools"
+"""A distribution whose one toolset has no tool in a run that names no models for it."""
+TOOLSETS = {"terminal_only": ["terminal", "file"], WITHOUT_TOOLS: ["moa"]}
 """Distributions that always draw the same toolsets, so that all requests of a batch offer the same tools."""
 
 
 def batch_settings(folder: Path, name: str, in_flight: int, **others: Any) -> dict[str, Any]:
     """Settings of a batch over ``prompts.jsonl`` in a folder, in one process."""
+    if others.get("distribution") == WITHOUT_TOOLS:
+        others["distributions_file"] = str(without_tools(folder))
     return {
         "dataset_file": str(folder / "prompts.jsonl"),
         "batch_size": 1000,
@@ -26,6 +30,13 @@ def batch_settings(folder: Path, name: str, in_flight: int, **others: Any) -> di
         "data_dir": str(folder),
         **others,
     }
+
+
+def without_tools(folder: Path) -> Path:
+    """A file with the distribution that has no tools."""
+    file = folder / "distributions.yaml"
+    file.write_text(f"{WITHOUT_TOOLS}: {{toolsets: {{moa: 100}}}}\n")
+    return file
 
 
 def measured_batch(settings: dict[str, Any], items: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.batches import WITHOUT_TOOLS, without_tools
 from benchmarks.rows import Row
 from benchmarks.startup import program
 from manyhands.engine.journal.reader import JOURNAL
@@ -32,7 +33,7 @@ def exports(quick: bool) -> Iterator[Row]:
     calls and as many tool calls."""
     items = 5_000 if quick else _LARGEST
     with TemporaryDirectory() as name:
-        short = _made(Path(name), items, "minimal")
+        short = _made(Path(name), items, WITHOUT_TOOLS)
         yield from _rows("jsonl, short", _measured(short, "jsonl", Path(name) / "jsonl"), items, at_least=5000.0)
     with TemporaryDirectory() as name:
         run_folder = _made(Path(name), items, "terminal_only")
@@ -62,6 +63,7 @@ def _made(folder: Path, items: int, distribution: str) -> Path:
     dataset.write_text("".join(json.dumps({"prompt": f"Say number {number}."}) + "\n" for number in range(_BASE)))
     words = ["batch", f"--dataset_file={dataset}", "--batch_size=50", "--run_name=r", f"--data_dir={folder}"]
     more = ["--model=simulated", f"--distribution={distribution}", "--sandbox=local", "--executor=local", "--quiet"]
+    more += [f"--distributions_file={without_tools(folder)}"]
     subprocess.run([*program(), *words, *more, "--concurrency=8"], check=True, capture_output=True)
     _multiply(folder / "r" / JOURNAL, items)
     return folder / "r"

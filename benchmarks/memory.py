@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.batches import batch_settings, measured_batch
+from benchmarks.batches import WITHOUT_TOOLS, batch_settings, measured_batch
 from benchmarks.prompts import write_prompts
 from benchmarks.rows import Row
 
@@ -38,5 +38,5 @@ def _measured(items: int) -> dict[str, Any]:
         folder = Path(name)
         write_prompts(folder / "prompts.jsonl", items)
         # No tools: the lines are then short, and a million of them fit most disks.
-        settings = batch_settings(folder, "run", IN_FLIGHT, distribution="minimal")
+        settings = batch_settings(folder, "run", IN_FLIGHT, distribution=WITHOUT_TOOLS)
         return measured_batch(settings, items)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.batches import batch_settings, measured_batch
+from benchmarks.batches import WITHOUT_TOOLS, batch_settings, measured_batch
 from benchmarks.prompts import write_prompts
 from benchmarks.rows import Row
 from benchmarks.simulated import simulated_server
@@ -24,7 +24,7 @@ def throughput(quick: bool) -> Iterator[Row]:
     with TemporaryDirectory() as name, simulated_server(latency=LATENCY) as server:
         folder = Path(name)
         write_prompts(folder / "prompts.jsonl", items)
-        settings = batch_settings(folder, "run", in_flight, base_url=server.base_url, distribution="minimal")
+        settings = batch_settings(folder, "run", in_flight, base_url=server.base_url, distribution=WITHOUT_TOOLS)
         batch = measured_batch(settings, items)
     wall, ideal = batch["perform"]["wall"], items * LATENCY / in_flight
     note = f"{items:,} items in {wall:.1f} s, ideally {ideal:.1f} s; {in_flight:,} in flight, {LATENCY * 1000:.0f} ms latency"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.batches import batch_settings
+from benchmarks.batches import WITHOUT_TOOLS, batch_settings
 from benchmarks.limit.comparing import Measured, options, whole
 from benchmarks.prompts import write_prompts
 from benchmarks.rows import Row
@@ -51,5 +51,5 @@ def _measured(items: int) -> Measured:
         folder = Path(name)
         write_prompts(folder / "prompts.jsonl", items)
         # No tools: the lines are then short, and a million of them fit most disks.
-        settings = batch_settings(folder, "run", IN_FLIGHT, distribution="minimal", executor="processes")
+        settings = batch_settings(folder, "run", IN_FLIGHT, distribution=WITHOUT_TOOLS, executor="processes")
         return whole([*program(), "batch", *options(settings), "--quiet"])
