@@ -18,9 +18,8 @@ from manyhands.tools.files.content import exists, file_lock
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
 from manyhands.tools.services.artifacts import ArtifactStore
-from manyhands.tools.services.picture_addresses import PictureFetcher
 from manyhands.tools.services.picture_services import SIMULATED, Order, Shape, Studio
-from manyhands.tools.services.pictures import MISSING, can_read
+from manyhands.tools.services.pictures import MAX_BYTES, MISSING, can_read
 from manyhands.tools.services.registry import ServiceOpening
 
 FOLDER = "images"
@@ -88,13 +87,14 @@ class StudioService:
             return
         from manyhands.models.openai.http import EndpointConnections
         from manyhands.models.openai.request import Endpoint
+        from manyhands.tools.services.web.fetching import DirectFetcher  # these take long to import
 
         key = opening.secrets.get("key")
         fal = {"Authorization": f"Key {key}"} if record["provider"] == "fal" and key else None
         endpoint = Endpoint.of(record["base_url"])
         connections = EndpointConnections(endpoint, None if fal else key, headers=fal)
         files = EndpointConnections(endpoint)
-        fetcher = PictureFetcher(NetworkRules.web(private=False))
+        fetcher = DirectFetcher(NetworkRules.web(private=False), ignore_robots=True, max_body=MAX_BYTES)
         async with AsyncExitStack() as stack:
             for each in (connections, files, fetcher):
                 stack.push_async_callback(each.close)

@@ -13,7 +13,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from manyhands.core.errors import ToolError
@@ -24,9 +24,11 @@ from manyhands.models.openai.errors import classify, classify_payload, read_json
 from manyhands.models.openai.response import parse_usage
 from manyhands.models.pricing import PriceTable
 from manyhands.tools.services.artifacts import ArtifactStore, data_of
-from manyhands.tools.services.picture_addresses import PictureFetcher
 from manyhands.tools.services.pictures import drawn, size_of
 from manyhands.tools.services.steps import Charge, ServiceAnswer, ServiceError, ToolSteps
+
+if TYPE_CHECKING:
+    from manyhands.tools.services.web.fetching import DirectFetcher
 
 Shape = Literal["landscape", "square", "portrait"]
 SIZES: dict[Shape, tuple[int, int]] = {"landscape": (1536, 1024), "square": (1024, 1024), "portrait": (1024, 1536)}
@@ -62,7 +64,7 @@ class Studio:
         files: Any,
         artifacts: ArtifactStore,
         prices: PriceTable,
-        fetcher: PictureFetcher | None,
+        fetcher: DirectFetcher | None,
     ) -> None:
         """``connections``, ``files``: of ``models.openai.http``, the latter without a key; ``fetcher``: gets files of the
         web. All are None for the simulated service."""
@@ -212,7 +214,7 @@ class Studio:
         if (data := data_of(url)) is not None:
             return data
         if self._fetcher is not None and not self._is_own(url):
-            return await self._fetcher.fetch(url)
+            return (await self._fetcher.fetch(url)).content
         status, headers, content = await self._exchange(self._files.get(url, order.seconds), order)
         if status != 200:
             raise self._refused(status, headers, content)

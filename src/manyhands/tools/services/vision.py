@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -22,11 +22,14 @@ from manyhands.network.rules import NetworkRules
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
 from manyhands.tools.services.artifacts import ArtifactStore, data_of, is_name, reference
-from manyhands.tools.services.picture_addresses import PictureFetcher
 from manyhands.tools.services.pictures import MAX_BYTES, MISSING, Picture, can_read, read_picture
 from manyhands.tools.services.registry import ModelChoice, ServiceOpening
 from manyhands.tools.services.steps import ServiceAnswer, ToolSteps, within
+from manyhands.tools.services.web.reading import INSTALL, missing_packages
 from manyhands.tools.terminal import without_nul
+
+if TYPE_CHECKING:
+    from manyhands.tools.services.web.fetching import DirectFetcher
 
 MAX_TOKENS, TEMPERATURE = 2000, 0.1
 """Of an answer."""
@@ -44,11 +47,10 @@ _REQUEST = "Describe this picture fully, with all text in it, and then answer th
 class Vision:
     """The model that sees, ready to be asked."""
 
-    def __init__(self, choice: ModelChoice, model: ChatModel, fetcher: PictureFetcher | None = None) -> None:
+    def __init__(self, choice: ModelChoice, model: ChatModel, fetcher: DirectFetcher | None = None) -> None:
         self._choice = choice
         self._model = model
-        self.fetcher = fetcher or PictureFetcher(NetworkRules.web(private=False))
-        """Gets pictures from the web."""
+        self._fetcher = fetcher
         self._reading = asyncio.Semaphore(1)
         """Pictures are unpacked one at a time, as each takes up to 200 MB meanwhile."""
 
@@ -80,6 +82,12 @@ class Vision:
             raise ToolError(f"{self._choice.model} gave an empty answer ({answer.finish_reason}); ask in another way")
         return text
 
+    async def fetch(self, address: str) -> bytes:
+        """A file of the web. Raises ToolError if it can't be had."""
+        if self._fetcher is None:
+            raise ToolError(f"pictures of the web can't be had here: {INSTALL} is needed")
+        return (await self._fetcher.fetch(address)).content
+
     async def _read(self, data: bytes) -> Picture:
         async with self._reading:
             return await asyncio.to_thread(read_picture, data)
@@ -99,7 +107,7 @@ class VisionService:
         elif not can_read():
             raise UserError(f"--vision_model: {MISSING}")
         choice = ModelChoice.of(model or options.model, base_url, options, environ, "vision_base_url")
-        return {"model": choice.to_json(), "private": options.web_allow_private}
+        return {"model": choice.to_json(), "private": options.web_allow_private, "ignore_robots": options.ignore_robots}
 
     def secrets(self, record: Json, options: Any, environ: Mapping[str, str]) -> Mapping[str, str]:
         return ModelChoice.from_json(record["model"]).secrets(options, environ)
@@ -109,9 +117,14 @@ class VisionService:
         choice = ModelChoice.from_json(record["model"])
         async with AsyncExitStack() as stack:
             model = opening.model(choice)
-            fetcher = PictureFetcher(NetworkRules.web(private=record.get("private", False)))
             stack.push_async_callback(model.close)
-            stack.push_async_callback(fetcher.close)
+            fetcher = None
+            if not missing_packages():
+                from manyhands.tools.services.web.fetching import DirectFetcher  # it takes long to import
+
+                rules = NetworkRules.web(private=record.get("private", False))
+                fetcher = DirectFetcher(rules, ignore_robots=record.get("ignore_robots", False), max_body=MAX_BYTES)
+                stack.push_async_callback(fetcher.close)
             yield Vision(choice, model, fetcher)
 
 
@@ -148,7 +161,7 @@ async def vision_analyze(
         if (data := data_of(image_url)) is not None:
             return data
         if _ADDRESS.match(image_url):
-            return await vision.fetcher.fetch(image_url)
+            return await vision.fetch(image_url)
         sandbox = await environment.sandbox()
         return await sandbox.read_file(without_nul("image_url", image_url), max_bytes=MAX_BYTES)
 

@@ -17,7 +17,7 @@ from manyhands.tools.services.web.courtesy import USER_AGENT, Courtesy
 from manyhands.tools.services.web.fetching import DirectFetcher, Fetched
 from manyhands.tools.services.web.reading import Document, decoded, read_file
 from tests.support.local_web import LocalNames
-from tests.support.web_fakes import LocalSite, page, pdf
+from tests.support.web_fakes import CLOSED, LocalSite, page, pdf
 
 LONG = "The mill has ground corn since 1712, and its wheel still turns on Sundays for visitors who come by."
 NAMES = LocalNames({"site.example": [["127.0.0.1"]], "changing.example": [["1.1.1.1"], ["127.0.0.1"]]})
@@ -212,48 +212,6 @@ async def test_a_host_gets_two_requests_at_a_time_with_pauses() -> None:
 
 # --- What is not reached
 
-CLOSED = [
-    "http://127.0.0.1:{port}/",
-    "http://127.1.2.3:{port}/",
-    "http://localhost:{port}/",
-    "http://[::1]:{port}/",
-    "http://[::ffff:127.0.0.1]:{port}/",
-    "http://[::ffff:7f00:1]:{port}/",
-    "http://[::127.0.0.1]:{port}/",
-    "http://[64:ff9b::7f00:1]:{port}/",
-    "http://[2002:7f00:1::]:{port}/",
-    "http://[fe80::1]/",
-    "http://[fe80::1%25lo]/",
-    "http://[fd00:ec2::254]/",
-    "http://0.0.0.0:{port}/",
-    "http://10.0.0.1/",
-    "http://172.16.0.1/",
-    "http://192.168.1.1/",
-    "http://100.64.0.1/",
-    "http://169.254.169.254/latest/meta-data/",
-    "http://168.63.129.16/",
-    "http://2130706433:{port}/",
-    "http://0x7f000001:{port}/",
-    "http://0177.0.0.1:{port}/",
-    "http://127.1:{port}/",
-    "http://127.0.0.1.:{port}/",
-    "http://①②⑦.0.0.1:{port}/",
-    "http://inside.example:{port}/",
-    "http://both.example:{port}/../",
-    "http://metadata.example/",
-    "http://public.example@127.0.0.1:{port}/",
-    "http://user:word@public.example/",
-    "file:///etc/passwd",
-    "ftp://127.0.0.1:{port}/",
-    "gopher://127.0.0.1:{port}/_GET",
-    "javascript:alert(1)",
-    "//127.0.0.1:{port}/",
-    "http://",
-    "http://127.0.0.1\\@public.example:{port}/",
-    "http://unknown.example/",
-    "http://public.example:0/",
-    "http://{long}/",
-]
 INSIDE = {
     "localhost": [["127.0.0.1", "::1"]],
     "inside.example": [["10.1.2.3"]],

@@ -64,7 +64,7 @@ class DirectFetcher:
     """Gets files of the web, for one process. Must be closed.
 
     ``rules``: what may be connected to; ``ignore_robots``: whether files are read that a ``robots.txt`` closes to robots; ``look_up``:
-    finds the addresses of names; ``seconds``: see ``SECONDS``.
+    finds the addresses of names; ``seconds``, ``max_body``: see ``SECONDS`` and ``MAX_BODY``.
     """
 
     def __init__(
@@ -75,8 +75,10 @@ class DirectFetcher:
         look_up: LookUp = look_up,
         courtesy: Courtesy | None = None,
         seconds: float = SECONDS,
+        max_body: int = MAX_BODY,
     ) -> None:
         self._rules = rules
+        self._max_body = max_body
         self._ignore_robots = ignore_robots
         self._look_up = look_up
         self._courtesy = courtesy or Courtesy()
@@ -91,10 +93,10 @@ class DirectFetcher:
             await self._ask_robots(url)
             async with self._courtesy.turn(str(host), paused=self._is_public(host)):
                 began = time.monotonic()
-                answer = await self._get(url, left, MAX_BODY)
+                answer = await self._get(url, left, self._max_body)
                 left -= time.monotonic() - began
             if answer.status not in _REDIRECTING:
-                return _file(url, answer)
+                return _file(url, answer, self._max_body)
             url = _target(url, answer)
         raise ServiceError(
             f"{address} can't be read: it leads on from one address to the next, more than {REDIRECTS} times"
@@ -236,7 +238,7 @@ def _target(url: URL, answer: _Answer) -> URL:
         raise ServiceError(f"{url} leads on: {error}") from None
 
 
-def _file(url: URL, answer: _Answer) -> Fetched:
+def _file(url: URL, answer: _Answer, max_body: int) -> Fetched:
     """The file in an answer. Raises ServiceError if it is an error."""
     if answer.status != 200:
         wait = parse_retry_after(answer.headers, time.time())
@@ -255,7 +257,10 @@ def _file(url: URL, answer: _Answer) -> Fetched:
         None,
     )
     return Fetched(
-        _unpacked(url, answer), media_type.strip().lower(), charset and charset.strip().strip("\"'")[:40], str(url)
+        _unpacked(url, answer, max_body),
+        media_type.strip().lower(),
+        charset and charset.strip().strip("\"'")[:40],
+        str(url),
     )
 
 
@@ -267,11 +272,11 @@ async def _body(url: URL, response: aiohttp.ClientResponse, max_body: int, cut: 
         if len(found) > max_body:
             if cut:
                 return bytes(found[:max_body])
-            raise _too_large(url)
+            raise _too_large(url, max_body)
     return bytes(found)
 
 
-def _unpacked(url: URL, answer: _Answer) -> bytes:
+def _unpacked(url: URL, answer: _Answer, max_body: int) -> bytes:
     """Without its packing. No more is unpacked than a file may have, whatever is packed. Raises ServiceError."""
     packing = answer.headers.get("Content-Encoding", "").strip().lower()
     if packing in ("", "identity"):
@@ -281,18 +286,18 @@ def _unpacked(url: URL, answer: _Answer) -> bytes:
     for form in (_GZIP_OR_ZLIB, _RAW_DEFLATE):
         unpacking = zlib.decompressobj(form)
         try:
-            found = unpacking.decompress(answer.content, MAX_BODY + 1)
+            found = unpacking.decompress(answer.content, max_body + 1)
         except zlib.error:
             continue
-        if len(found) > MAX_BODY:
-            raise _too_large(url)
+        if len(found) > max_body:
+            raise _too_large(url, max_body)
         if unpacking.eof:
             return found
     raise ServiceError(f"{url} can't be read: it is not packed as its server says")
 
 
-def _too_large(url: URL) -> ServiceError:
-    return ServiceError(f"{url} can't be read: it is larger than {MAX_BODY >> 20} MB")
+def _too_large(url: URL, max_body: int) -> ServiceError:
+    return ServiceError(f"{url} can't be read: it is larger than {max_body >> 20} MB")
 
 
 def _reason(error: Exception) -> str:
