@@ -34,6 +34,7 @@ from benchmarks.throughput import throughput
 from benchmarks.view_index import view_index
 from benchmarks.view_pages import view_pages
 from benchmarks.view_static import view_static
+from benchmarks.web import web
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "overhead": overhead,
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "exports": exports,
     "sandbox": sandbox,
     "browser": browser,
+    "web": web,
     "view_index": view_index,
     "view_pages": view_pages,
     "view_static": view_static,

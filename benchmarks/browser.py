@@ -51,12 +51,12 @@ async def _measured(folder: Path, count: int) -> list[Row]:
         await chromium.browser()
         start = time.perf_counter() - began
         await _item(pool, shop, "first", stack=None)
-        walls, cpu, itself = [], _cpu(), time.process_time()
+        walls, cpu, itself = [], children_cpu(), time.process_time()
         for number in range(count):
             began = time.perf_counter()
             await _item(pool, shop, str(number), stack=None)
             walls.append(time.perf_counter() - began)
-        cpu, itself = _cpu() - cpu, time.process_time() - itself
+        cpu, itself = children_cpu() - cpu, time.process_time() - itself
         base = _memory()
         for number in range(count):
             await _item(pool, shop, f"open {number}", stack=stack)
@@ -90,7 +90,7 @@ def _processes() -> list[int]:
     return found
 
 
-def _cpu() -> float:
+def children_cpu() -> float:
     """Seconds, of processes that have ended and were waited for, too."""
     total = 0.0
     for pid in _processes():
