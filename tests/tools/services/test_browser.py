@@ -7,6 +7,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from manyhands.core.clock import SystemClock
+from manyhands.core.errors import ToolError
 from manyhands.engine.attempt import NewAttemptNeeded
 from manyhands.network.rules import NetworkRules
 from manyhands.testing.agent_doubles import ScriptedModel, no_sandbox
@@ -31,6 +33,7 @@ from manyhands.tools.services.vision import Vision
 from tests.support.browsers import CHROMIUM, needs_chromium
 from tests.support.local_shop import Shop, local_shop
 from tests.support.local_web import LocalNames, local_server
+from tests.support.web_fakes import CLOSED, LocalSite
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 TOOLS = {tool.name.removeprefix("browser_"): tool for tool in BROWSER_TOOLS}
@@ -234,6 +237,22 @@ async def test_nothing_private_is_reached(item: Item, shop: Shop) -> None:
         assert secret.connections == 0
         with datagrams, pytest.raises(BlockingIOError):
             datagrams.recv(1)
+
+
+@pytest.mark.slow
+async def test_no_closed_address_is_opened(tmp_path: Path) -> None:
+    chromium = Chromium(CHROMIUM, None, tmp_path / "browser", NetworkRules.web(private=False))
+    pool = Pool(chromium, asyncio.Semaphore(1), tmp_path / "browser", ArtifactStore(tmp_path), quiet=0.01)
+    item = Item(pool)
+    async with LocalSite() as site:
+        try:
+            async with item.environment:
+                for address in CLOSED:
+                    with suppress(ToolError):
+                        await item("navigate", url=address.format(port=site.port, long="a" * 3000))
+        finally:
+            await chromium.close()
+        assert not site.counts
 
 
 async def test_a_page_is_opened_again_after_a_crash(pool: Pool, shop: Shop) -> None:
