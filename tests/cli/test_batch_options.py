@@ -6,7 +6,6 @@ One check an option, registered under the option's name; an option without a che
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import shutil
@@ -32,9 +31,8 @@ from tests.support.image_doubles import NAME as BOXES
 from tests.support.image_doubles import Boxes, boxes, pin_of
 from tests.support.made_tasks import make_task
 from tests.support.own_agent import installed
-from tests.support.picture_files import picture
-from tests.support.picture_services import PictureService
 from tests.support.ssh_servers import REFUSED, ssh_server
+from tests.support.tool_checks import TOOL_CHECKS
 from tests.support.web_checks import WEB_CHECKS
 from tests.support.world_checks import WORLD_CHECKS
 
@@ -568,92 +566,6 @@ def _distributions_file(folder: BatchFolder) -> None:
     assert "mine" in refused(folder, "--distribution=mine")
 
 
-def _models_asked(folder: BatchFolder, *words: str) -> list[str]:
-    """The models that a question to a mixture of agents went to, the conversation's own left out."""
-    responses = first_then(calling(tool_call("mixture_of_agents", user_prompt="How many?")))
-    bodies = asked(folder, "--tools=moa", "--max_samples=1", "--model=own", *words, responses=responses)
-    return [body["model"] for body in bodies if body["model"] != "own"]
-
-
-@option("moa_models")
-def _moa_models(folder: BatchFolder) -> None:
-    assert sorted(_models_asked(folder, "--moa_models=a,b")) == ["a", "a", "b"]
-    assert "twice" in refused(folder, "--moa_models=a,a")
-
-
-@option("moa_aggregator")
-def _moa_aggregator(folder: BatchFolder) -> None:
-    assert sorted(_models_asked(folder, "--moa_models=a,b", "--moa_aggregator=c")) == ["a", "b", "c"]
-    assert "--moa_models" in refused(folder, "--moa_aggregator=c")
-
-
-def _looks(folder: BatchFolder, *words: str) -> list[RecordedRequest]:
-    """The requests of a run that looks at a picture, and of the model that it shows it to."""
-    url = "data:image/png;base64," + base64.b64encode(picture()).decode()
-    look = calling(tool_call("vision_analyze", image_url=url, question="What is it?"))
-    with ServerThread(first_then(look)) as server:
-        folder.batch("--tools=vision", "--max_samples=1", f"--base_url={server.base_url}", "--model=own", *words)
-        return [request for request in server.requests if request.body["model"] != "own"]
-
-
-def _draws(folder: BatchFolder, *words: str) -> tuple[list[RecordedRequest], str]:
-    """The requests for pictures of a run that makes one, and the result that its model got."""
-    service, turns = PictureService(), first_then(calling(tool_call("image_generate", prompt="A house")))
-
-    def reply(request: RecordedRequest) -> Reply:
-        asked = request.path.endswith("/chat/completions") and "modalities" not in request.body
-        return turns(request) if asked else service(request)
-
-    with ServerThread(reply) as server:
-        service.base_url = server.base_url
-        given = ("--image_provider=openai", f"--image_base_url={server.base_url}", "--image_model=paints")
-        folder.batch("--tools=image_gen", "--max_samples=1", f"--base_url={server.base_url}", *given, *words)
-        chats = [each.body for each in server.requests if "messages" in each.body and "modalities" not in each.body]
-        made = [each for each in server.requests if each.body not in chats]
-        return made, results(chats)[0]
-
-
-@option("image_provider")
-def _image_provider(folder: BatchFolder) -> None:
-    made, result = _draws(folder)
-    assert made[0].path == "/v1/images/generations"
-    assert json.loads(result)["success"]
-    assert "needs --image_model" in refused(folder, "--image_provider=openai")
-
-
-@option("image_model")
-def _image_model(folder: BatchFolder) -> None:
-    made, _ = _draws(folder, "--image_model=other")
-    assert made[0].body["model"] == "other"
-    assert "--image_provider" in refused(folder, "--image_model=other")
-
-
-@option("image_base_url")
-def _image_base_url(folder: BatchFolder) -> None:
-    assert "must be an address" in refused(folder, "--image_provider=fal", "--image_model=a", "--image_base_url=a")
-    assert len(_draws(folder)[0]) == 1
-
-
-@option("image_quality")
-def _image_quality(folder: BatchFolder) -> None:
-    made, _ = _draws(folder, "--image_quality=low")
-    assert made[0].body["quality"] == "low"
-
-
-@option("vision_model")
-def _vision_model(folder: BatchFolder) -> None:
-    (looked,) = _looks(folder, "--vision_model=sees")
-    assert looked.body["model"] == "sees"
-
-
-@option("vision_base_url")
-def _vision_base_url(folder: BatchFolder) -> None:
-    with ServerThread() as server:
-        _looks(folder, "--vision_model=sees", f"--vision_base_url={server.base_url}")
-        assert [body["model"] for body in server.bodies] == ["sees"]
-    assert "--vision_model" in refused(folder, "--vision_base_url=http://localhost:1/v1")
-
-
 @option("tools")
 def _tools(folder: BatchFolder) -> None:
     (folder.path / "prices.py").write_text(
@@ -1021,16 +933,16 @@ for _name in WORLD_CHECKS:
 
 
 class WebRuns:
-    """Batches for ``WEB_CHECKS``."""
+    """Batches for ``WEB_CHECKS`` and ``TOOL_CHECKS``."""
 
     def __init__(self, folder: BatchFolder) -> None:
         self.path = folder.path
         self._folder = folder
         self._runs = 0
 
-    def result(self, tool: str, arguments: Mapping[str, Any], *words: str) -> str:
+    def result(self, tool: str, arguments: Mapping[str, Any], *words: str, toolset: str = "web") -> str:
         self._runs += 1
-        usual = (f"--run_name=web{self._runs}", "--tools=web", "--max_samples=1")
+        usual = (f"--run_name=web{self._runs}", f"--tools={toolset}", "--max_samples=1")
         responses = first_then(calling(tool_call(tool, **arguments)))
         bodies = asked(self._folder, *usual, *words, responses=responses)
         (found,) = (str(each["content"]) for each in bodies[-1]["messages"] if each["role"] == "tool")
@@ -1044,8 +956,8 @@ def _check_of_web(check: Callable[[WebRuns], None]) -> Check:
     return lambda folder: check(WebRuns(folder))
 
 
-for _name in WEB_CHECKS:
-    option(_name)(_check_of_web(WEB_CHECKS[_name]))
+for _name, _web_check in {**WEB_CHECKS, **TOOL_CHECKS}.items():
+    option(_name)(_check_of_web(_web_check))
 
 
 # --- Task folders

@@ -36,6 +36,7 @@ from tests.support.image_doubles import Boxes, boxes, pin_of
 from tests.support.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
 from tests.support.own_agent import installed
 from tests.support.ssh_servers import REFUSED, ssh_server
+from tests.support.tool_checks import TOOL_CHECKS
 from tests.support.web_checks import WEB_CHECKS
 from tests.support.world_checks import WORLD_CHECKS
 
@@ -815,7 +816,7 @@ def _sequential_tools(folder: JobFolder) -> None:
 
 
 class WebRuns:
-    """Jobs for ``WEB_CHECKS``."""
+    """Jobs for ``WEB_CHECKS`` and ``TOOL_CHECKS``."""
 
     def __init__(self, folder: JobFolder) -> None:
         folder.write_rows(["one"])
@@ -823,9 +824,9 @@ class WebRuns:
         self._folder = folder
         self._runs = 0
 
-    def result(self, tool: str, arguments: Mapping[str, Any], *words: str) -> str:
+    def result(self, tool: str, arguments: Mapping[str, Any], *words: str, toolset: str = "web") -> str:
         self._runs += 1
-        usual = (f"--job_name=web{self._runs}", f"--output_csv_path=web{self._runs}.csv", "--toolsets=web")
+        usual = (f"--job_name=web{self._runs}", f"--output_csv_path=web{self._runs}.csv", f"--toolsets={toolset}")
         bodies = asked(self._folder, *usual, *words, responses=first(tool_call(tool, **arguments)))
         return tool_results(bodies)[0]
 
@@ -837,8 +838,8 @@ def _check_of_web(check: Callable[[WebRuns], None]) -> Check:
     return lambda folder: check(WebRuns(folder))
 
 
-for _name in WEB_CHECKS:
-    option(_name)(_check_of_web(WEB_CHECKS[_name]))
+for _name, _web_check in {**WEB_CHECKS, **TOOL_CHECKS}.items():
+    option(_name)(_check_of_web(_web_check))
 
 
 # --- What a row's sandbox is given
