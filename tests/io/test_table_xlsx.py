@@ -109,8 +109,8 @@ def test_formulas_are_their_values_or_else_their_texts(tmp_path: Path) -> None:
     assert "2 formulas never calculated, read as text" in table.notices[0]
     members = members_of(path)
     name = "xl/worksheets/sheet1.xml"
-    members[name] = members[name].replace(b"<f>A2+1</f><v/>", b"<f>A2+1</f><v>2</v>")
-    members[name] = members[name].replace(b"<f>A2+1</f><v />", b"<f>A2+1</f><v>2</v>")
+    for empty in (b"<v/>", b"<v />", b"<v></v>"):  # as libraries of XML write it
+        members[name] = members[name].replace(b"<f>A2+1</f>" + empty, b"<f>A2+1</f><v>2</v>")
     assert cells(packed(tmp_path, members)) == [[1, 2], [2, "=A3+1"]]
 
 

@@ -153,5 +153,5 @@ def test_files_are_named_beside_the_settings_that_name_them() -> None:
     assert PriceSettings.files == BudgetSettings.files == RunOptions.files == ("prices",)
     assert set(BatchSpec.files) == {"prices", "mcp_config", "distributions_file"}
     assert set(BatchSpec.contents) == {"prefill_messages_file", "system_template", "grade"}
-    assert set(JobSpec.paths) == {"data_dir", "csv_path"}
+    assert set(JobSpec.paths) == {"data_dir", "csv_path", "web_cache"}
     assert set(MemorySpec.files) == {"prices", "filler", "wording"}
