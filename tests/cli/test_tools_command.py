@@ -80,6 +80,19 @@ async def test_names_that_give_no_tool(names: str, message: str) -> None:
         await outside_record(named(names))
 
 
+def test_a_file_of_functions_is_added_to_what_is_sampled(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "list the files"}\n')
+    (tmp_path / "own.py").write_text("def price(thing: str) -> int:\n    'The price of something.'\n    return 1\n")
+    words = ["batch", "prompts.jsonl", "--run_name=r", "--model=simulated"]
+    ended = run(*words, "--tools=own.py", folder=tmp_path)
+    assert ended.code == 0
+    assert "distribution terminal_only" in ended.out + ended.err
+    line = json.loads((tmp_path / "data/r/trajectories.jsonl").read_text())
+    assert line["toolsets_used"] == ["terminal", "file"]
+    named = run(*words[:2], "--run_name=n", "--model=simulated", "--tools=own.py,todo", folder=tmp_path)
+    assert "tools own.py, todo" in (named.out + named.err).replace(f"{tmp_path}/", "")
+
+
 def test_a_batch_has_the_named_tools_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "note what is to do"}\n')
     words = [

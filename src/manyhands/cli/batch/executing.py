@@ -33,6 +33,7 @@ from manyhands.runs.making import Opened
 from manyhands.sandboxes.selection import check_backend
 from manyhands.tools.standard import standard_registry
 from manyhands.workloads.trajectories.opening import open_batch
+from manyhands.workloads.trajectories.prepared import NAMED_TOOLS
 from manyhands.workloads.trajectories.records import TAGS_IN_VALUES
 from manyhands.workloads.trajectories.results.exports import FAILURES, STATISTICS, TRAJECTORIES
 from manyhands.workloads.trajectories.results.kept_samples import NOT_BEST
@@ -100,9 +101,11 @@ def _print_head(session: Opened[TrajectoryWorkload]) -> None:
     options = session.workload.prepared.options
     execution = session.workload.execution
     simulated = " (simulated: its answers are made up)" if options.model.startswith("simulated") else ""
+    distribution = session.workload.prepared.distribution.name
+    tools = f"tools {', '.join(options.tools or ())}" if distribution == NAMED_TOOLS else f"distribution {distribution}"
     lines = [
         f"Run {session.folder.name}: {shown_path(Path(options.dataset_file))}, in batches of {options.batch_size}",
-        f"  model {options.model}{simulated}, distribution {options.distribution}, sandbox {options.sandbox}",
+        f"  model {options.model}{simulated}, {tools}, sandbox {options.sandbox}",
         f"  {execution.workers} worker process{'es' * (execution.workers != 1)} with {counted(execution.concurrency, 'prompt')} each"
         if execution.executor == "processes"
         else f"  {counted(execution.workers * execution.concurrency, 'prompt')} at once in this process",

@@ -51,13 +51,11 @@ def execute(values: Mapping[str, Any]) -> int:
 
 
 def _defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where toolsets or tools are named, none are sampled."""
-    tools = BatchSpec.check("tools", given.get("tools")) or ()
-    return (
-        DEFAULTS
-        if all(map(is_source, tools))
-        else {name: DEFAULTS[name] for name in DEFAULTS if name != "distribution"}
-    )
+    """Where toolsets or tools are named, none are sampled; files of functions are added to those that are."""
+    tools = BatchSpec.fields["tools"].read(given["tools"]) if "tools" in given else None
+    if all(map(is_source, tools or ())):
+        return DEFAULTS
+    return {name: value for name, value in DEFAULTS.items() if name != "distribution"}
 
 
 def _say_taken(folder: Path, instead: str) -> None:
