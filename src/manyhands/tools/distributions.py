@@ -125,7 +125,7 @@ def availability_notice(distribution: Distribution, registry: Registry, toolsets
     for tool in missing:
         needs.setdefault(DECLARED.get(tool, "a plug-in or MCP server of that name"), []).append(tool)
     groups = "; ".join(f"{_together(tools)} (needs {need})" for need, tools in sorted(needs.items()))
-    notices = [f"tools not available (no plug-in or MCP server here provides them): {groups}"]
+    notices = [f"tools not available in this run: {groups}"]
     empty = [name for name in names if (own := toolsets.tools([name])) and not registry.available(own)]
     if empty:
         notices.append(f"toolsets drawn without any tool: {', '.join(empty)}")
