@@ -17,34 +17,6 @@ if TYPE_CHECKING:
     from manyhands.tools.registry import Registry
 
 
-BUILT_IN: tuple[str, ...] = (
-    "browser_back",
-    "browser_click",
-    "browser_close",
-    "browser_console",
-    "browser_get_images",
-    "browser_navigate",
-    "browser_press",
-    "browser_scroll",
-    "browser_snapshot",
-    "browser_type",
-    "browser_vision",
-    "execute_code",
-    "image_generate",
-    "mixture_of_agents",
-    "patch",
-    "process",
-    "read_file",
-    "search_files",
-    "terminal",
-    "todo",
-    "vision_analyze",
-    "web_extract",
-    "web_search",
-    "write_file",
-)
-"""The tools of this version."""
-
 BROWSER: tuple[str, ...] = (
     "browser_back",
     "browser_click",
@@ -58,6 +30,28 @@ BROWSER: tuple[str, ...] = (
     "browser_type",
     "browser_vision",
 )
+
+BUILT_IN: tuple[str, ...] = tuple(
+    sorted(
+        (
+            *BROWSER,
+            "execute_code",
+            "image_generate",
+            "mixture_of_agents",
+            "patch",
+            "process",
+            "read_file",
+            "search_files",
+            "terminal",
+            "todo",
+            "vision_analyze",
+            "web_extract",
+            "web_search",
+            "write_file",
+        )
+    )
+)
+"""The tools of this version."""
 
 DECLARED: Mapping[str, str] = MappingProxyType(
     {
