@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
+from manyhands.sandboxes.files.overlay_copy import copy_upper
 from manyhands.sandboxes.remote.driver import FOLDER, RUN
 from tests.support.container_worlds import Worlds, worlds_of
 from tests.support.engines import Engine
@@ -321,3 +322,39 @@ async def test_a_name_or_an_image_that_can_not_be(worlds: Worlds) -> None:
     assert caught.value.cause is Cause.INVALID_INPUT
     assert await worlds.driver.listed({RUN: worlds.run}) == []
     engine.client("rmi", name)
+
+
+_CHANGES = r"""
+rm -rf /usr/share/doc /home/tester; mkdir -p /home/tester; echo new >/home/tester/new
+chmod 6755 /usr/bin/env; chown 7:8 /usr/bin/env; chmod 1711 /; echo x >>/etc/passwd; ln /etc/passwd /etc/again
+ln -s / /root/link; mkfifo /root/pipe; mkdir -m 000 /srv/closed; mv /etc/profile /etc/other; rm -rf /srv/a; touch -d 2001-02-03 /root/old
+"""
+_LISTING = r"""
+stat -c '%a %u %g' /
+{ find / -xdev -mindepth 1 \( -path /proc -o -path /sys -o -path /dev -o -path /tmp \) -prune -o -printf '%p %y %m %U %G %s %n %T@ %l\n'
+find /etc /root /home -xdev -type f -exec md5sum {} +; } | sort |
+grep -v '/etc/\(hosts\|hostname\|resolv.conf\|mtab\)\|^/run\|^/\.dockerenv'
+"""
+
+
+async def test_a_copy_of_its_upper_folder_makes_the_same_world_again(worlds: Worlds, tmp_path: Path) -> None:
+    world = await worlds.make()
+    await worlds.sh(world, _CHANGES)
+    before = await worlds.sh(world, _LISTING)
+    upper = await worlds.driver.upper(world.id)
+    if worlds.engine.rootless or os.geteuid() != 0:
+        assert upper is None
+        return
+    assert upper is not None
+    copy_upper(upper, tmp_path / "copy")
+    await worlds.driver.delete(world.id)
+    again = await worlds.make(changes=tmp_path / "copy")
+    assert await worlds.sh(again, _LISTING) == before
+    assert "new\n" in await worlds.sh(again, "cat /home/tester/new; test ! -e /etc/profile; test ! -e /usr/share/doc")
+    # Which may itself be changed, and copied.
+    await worlds.sh(again, "rm /home/tester/new; mv /etc/other /etc/profile")
+    changed = await worlds.sh(again, _LISTING)
+    second = await worlds.driver.upper(again.id)
+    assert second is not None
+    copy_upper(second, tmp_path / "second")
+    assert await worlds.sh(await worlds.make(changes=tmp_path / "second"), _LISTING) == changed

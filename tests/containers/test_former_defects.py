@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from manyhands.sandboxes.containers.images import EngineImages
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 from manyhands.sandboxes.remote.backend import RemoteBackend
 from manyhands.sandboxes.remote.driver import RUN, WorldSpec
+from manyhands.sandboxes.remote.kept import discard_world, read_world
 from tests.support.engines import Engine
 
 
@@ -249,3 +251,44 @@ def _command_lines(word: str) -> set[str]:
         if word.encode() in line:
             found.add(line.replace(b"\0", b" ").decode(errors="replace"))
     return found
+
+
+async def test_checkpoints_of_both_kinds_follow_each_other(made: Made, tmp_path: Path) -> None:
+    """A copy of the container's own layer where that can be had, else a snapshot at the engine."""
+
+    async def step(sandbox: Sandbox, address: str, command: str) -> tuple[bool, bool]:
+        await sandbox.begin_step(address)
+        await _shell(sandbox, command)
+        await sandbox.end_step()
+        await sandbox.begin_step(f"{address}/next")
+        kept = read_world(made.folder / "item")
+        assert kept is not None
+        return kept.copy is not None, kept.snapshot is not None
+
+    async def torn(sandbox: Sandbox, address: str, command: str) -> Sandbox:
+        """The sandbox after its next step was cut off."""
+        await _shell(sandbox, command)
+        await sandbox.close()
+        again = await made.sandbox()
+        assert await again.reattach(False, f"{address}/next")
+        return again
+
+    deep = "/".join("d" * 70)
+    kinds = (True, False) if os.geteuid() == 0 else (False, True)
+    sandbox = await made.sandbox()
+    assert await step(sandbox, "1", "echo 1 >/root/n; rm /home/tester/kept") == kinds
+    sandbox = await torn(sandbox, "1", "rm /root/n; touch /home/tester/kept")
+    assert await _shell(sandbox, "cat /root/n; test ! -e /home/tester/kept && echo well") == "1\nwell\n"
+    assert await step(sandbox, "2", f"echo 2 >/root/n; mkdir -p /root/{deep}") == (False, True)
+    sandbox = await torn(sandbox, "2", "rm -r /root/n /root/d")
+    assert await _shell(sandbox, f"cat /root/n; test -d /root/{deep} && echo well") == "2\nwell\n"
+    assert await step(sandbox, "3", "rm -r /root/d; echo 3 >/root/n") == kinds  # beyond the snapshot
+    sandbox = await torn(sandbox, "3", "rm /root/n; mkdir /root/d")
+    assert await _shell(sandbox, "cat /root/n; test ! -e /root/d && echo well") == "3\nwell\n"
+    assert await step(sandbox, "4", "echo 4 >/root/n") == kinds
+    sandbox = await torn(sandbox, "4", "rm /root/n")
+    assert await _shell(sandbox, "cat /root/n; test ! -e /home/tester/kept && echo well") == "4\nwell\n"
+    await sandbox.close()
+    await discard_world(made.folder / "item", made.driver)
+    assert await made.driver.listed({RUN: made.run}) == []
+    assert not list((made.folder / "item").glob("copy-*"))

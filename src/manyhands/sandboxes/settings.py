@@ -140,14 +140,14 @@ class SandboxSettings(Settings):
     )
     checkpoints: Flag = setting(
         True,
-        "Take a snapshot of a container after steps that change it, so that a step that is cut off can be undone.",
+        "Take a checkpoint of a container after steps that change it, so that a step that is cut off can be undone.",
         group=TOOLS,
     )
     checkpoint_limit: Size = setting(
-        64 << 20, "Changes of a container beyond which no more snapshots of it are taken.", group=TOOLS, value="SIZE"
+        64 << 20, "Changes of a container beyond which no more checkpoints of it are taken.", group=TOOLS, value="SIZE"
     )
     durable_worlds: Flag = setting(
         False,
-        "Sync the disks after each snapshot of a container, so that unfinished items also continue after the machine died.",
+        "Sync the disks after each checkpoint of a container, so that unfinished items also continue after the machine died.",
         group=TOOLS,
     )

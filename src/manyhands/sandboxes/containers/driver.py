@@ -42,6 +42,7 @@ from manyhands.sandboxes.containers.requests import (
     workspace_of,
 )
 from manyhands.sandboxes.containers.streams import ContainerExec, mark_closed, not_startable, response_of, started
+from manyhands.sandboxes.files.overlay_copy import fill_upper
 from manyhands.sandboxes.images.extraction import BadArchive
 from manyhands.sandboxes.remote.driver import Listed, World, WorldSpec
 
@@ -74,6 +75,7 @@ class ContainerDriver:
         self._passwd: dict[str, str] = {}
         self._unenforced: tuple[str, ...] | None = None
         self._bounds_storage: bool | None = None
+        self._is_native: bool | None = None
         self._rlimits: Mapping[str, int] | None = None
         self._in_use: set[str] = set()
         """Snapshots that could not be removed yet, as another one or a container is made of them."""
@@ -220,6 +222,15 @@ class ContainerDriver:
         identity = str(kept["Id"])
         return identity if identity.startswith("sha256:") else f"sha256:{identity}"
 
+    async def upper(self, world: str) -> Path | None:
+        """None if the file system is not the kernel's own, or not this machine's, if we are not root, or with volumes."""
+        upper, volumes = await self._place(world)
+        if upper is None or volumes or os.geteuid() != 0 or not is_local(self._client.address):
+            return None
+        if self._is_native is None:
+            self._is_native = await self._has_native_overlays()
+        return Path(upper) if self._is_native and os.path.isdir(upper) else None
+
     async def changes(self, snapshot: str, image: str | None, folder: Path, *, max_bytes: int) -> list[Path]:
         """By commits and saved images, as only layers have everything: links, owners, and names that no JSON can tell."""
         below = await self._layers(image or "")
@@ -325,7 +336,9 @@ class ContainerDriver:
         user = user_of(spec, image)
         owner = ROOT if user in ("", "0", "root") else await self._account(world, user, spec.image or "")
         workspace = workspace_of(image)
-        if workspace == WORKSPACE and owner.user != 0:
+        if spec.changes is not None:
+            await self._fill(world, spec.changes)
+        elif workspace == WORKSPACE and owner.user != 0:
             await self.put(world, _folder(WORKSPACE, owner), "/")
         await self._start(world)
         directory = spec.directory or workspace
@@ -398,6 +411,27 @@ class ContainerDriver:
             volumes = any(each.get("Type") == "volume" for each in said.get("Mounts") or ())
             self._places[world] = (upper if isinstance(upper, str) else None, volumes)
         return self._places[world]
+
+    async def _has_native_overlays(self) -> bool:
+        if await self._is_rootless_podman():
+            return False
+        said = await self._client.info()
+        if not await self._client.is_podman():
+            return said.get("Driver") == "overlay2"
+        store = said.get("store") or {}
+        return store.get("graphDriverName") == "overlay" and "overlay.mount_program" not in (
+            store.get("graphOptions") or {}
+        )
+
+    async def _fill(self, world: str, changes: Path) -> None:
+        """Begin a container that does not run yet with a copy of what another one had."""
+        upper = await self.upper(world)
+        try:
+            if upper is None:
+                raise FileNotFoundError("the engine does not show a container's files any more")
+            await asyncio.to_thread(fill_upper, changes, upper)
+        except OSError as error:
+            raise self._client.lost("make a container anew from its checkpoint", str(error)) from error
 
     async def _known_labels(self, world: str) -> Mapping[str, str]:
         if world not in self._labels:

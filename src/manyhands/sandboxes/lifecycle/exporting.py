@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
@@ -15,11 +16,12 @@ from manyhands.core.failures import Cause
 from manyhands.engine.journal.lock import RunLock
 from manyhands.engine.journal.reader import JournalReader, run_id_of
 from manyhands.engine.workspaces import WORKSPACES
+from manyhands.processes.children import to_the_end
 from manyhands.runs.folders import open_reader
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.commands.shell_state import ShellState
 from manyhands.sandboxes.lifecycle.keeping import SECONDS, kept_in, opened_driver, shown_size
-from manyhands.sandboxes.remote.driver import FOLDER, Driver, Exportable
+from manyhands.sandboxes.remote.driver import FOLDER, Driver, Exportable, WorldSpec
 from manyhands.sandboxes.remote.exported.archive import (
     Exported,
     ExportPlace,
@@ -28,7 +30,7 @@ from manyhands.sandboxes.remote.exported.archive import (
     remove_exports,
     write_export,
 )
-from manyhands.sandboxes.remote.kept import KeptWorld, Notes, OpenStep, is_of_copy
+from manyhands.sandboxes.remote.kept import KeptWorld, Notes, OpenStep, checkpoint_spec, is_of_copy
 from manyhands.sandboxes.settings import SandboxSettings
 
 MAX_BYTES = 100 << 30
@@ -139,9 +141,11 @@ async def export_world(driver: Driver, world: BegunWorld, run_id: str) -> int:
     taken: str | None = None
     try:
         snapshot, shell = kept.snapshot, kept.shell
-        if world.recorded and (snapshot is None or kept.after != world.step.address):
+        if world.recorded and (not kept.has_checkpoint or kept.after != world.step.address):
             shell = _last_shell(world.folder)
             snapshot = taken = await _snapshot(driver, kept)
+        elif kept.copy is not None:
+            snapshot = taken = await _snapshot_of_copy(driver, kept, world.folder)
         layers: list[Path] = []
         if snapshot is not None:
             layers = await driver.changes(snapshot, kept.image, spool, max_bytes=MAX_BYTES)
@@ -172,6 +176,17 @@ async def _snapshot(driver: Driver, kept: KeptWorld) -> str:
         raise _impossible("it is gone")
     await driver.stop(kept.world.id)
     return await driver.snapshot(kept.world.id, kept.labels)
+
+
+async def _snapshot_of_copy(driver: Driver, kept: KeptWorld, folder: Path) -> str:
+    """Of a world that is made for this alone, as it was at the checkpoint."""
+    spec = WorldSpec(f"{kept.name}-{secrets.token_hex(4)}", kept.labels, kept.image)
+    world = await driver.create(checkpoint_spec(kept, spec, folder))
+    try:
+        await driver.stop(world.id)
+        return await driver.snapshot(world.id, kept.labels)
+    finally:
+        await to_the_end(driver.delete(world.id))
 
 
 def _last_shell(folder: Path) -> ShellState | None:

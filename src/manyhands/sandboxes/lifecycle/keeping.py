@@ -120,7 +120,7 @@ class _Engine:
         """Whether a world is its own, and still what it was."""
         if kept.driver != self.driver.kind:
             return False
-        if self.durable and kept.snapshot is not None:  # only the start of the machine is another one
+        if self.durable and kept.has_checkpoint:  # only the start of the machine is another one
             return kept.identity.rpartition(" ")[0] == self.identity.rpartition(" ")[0]
         return kept.identity == self.identity
 
@@ -195,7 +195,7 @@ class RunWorlds:
         if found is None or not needed(folder):
             return False
         noted = [each for _, each in kept_in(folder) if engine.trusts(each)]
-        return any(kept.listed.id in (each.world.id, each.snapshot) for each in noted)
+        return any(kept.listed.id in (each.world.id, each.snapshot, each.base) for each in noted)
 
     async def _own(self, driver: Driver) -> list[Kept]:
         """What belongs to this run: made in its folder, or in one that was moved and is not there any more."""

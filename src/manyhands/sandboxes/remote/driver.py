@@ -56,6 +56,8 @@ class WorldSpec:
     time_to_live: float = 24 * 3600.0
     """Seconds after which a service ends the world by itself, whatever happened to us. An engine on this machine ends it with its owner
     instead."""
+    changes: Path | None = None
+    """What the world has beyond the image: a copy of what ``Overlaid`` showed of one. Only such drivers are asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,15 @@ class Enterable(Protocol):
 
     async def process(self, world: str) -> int:
         """The id of the first process of a world that runs, as this machine counts. Raises ItemError(SANDBOX_LOST)."""
+        ...
+
+
+@runtime_checkable
+class Overlaid(Protocol):
+    """A driver whose worlds are overlays on this machine, so that a copy of a folder can stand for a snapshot."""
+
+    async def upper(self, world: str) -> Path | None:
+        """The folder with all that a world has beyond its image, see ``files.overlay_copy``; None where it can't be had."""
         ...
 
 

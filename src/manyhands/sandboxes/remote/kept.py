@@ -6,6 +6,7 @@ In the folder::
     open_step     JSON {place, complete}: the last step begun, and whether the checkpoint is the world from before it
     live          there while processes run in the background: they die with their owner, and no snapshot brings them back
     state/shell   the persistent shell's last state
+    copy-0, -1    one of them the checkpoint, where that is no snapshot; two in turn, as none is used before it is whole and noted
 
 Nothing is synced: like the checkpoints of folders, this guards against the death of processes, not against that of the machine.
 """
@@ -23,10 +24,14 @@ from typing import Any
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.commands.shell_state import ShellState
-from manyhands.sandboxes.remote.driver import FOLDER, RUN, Driver, World
+from manyhands.sandboxes.files.overlay_copy import copy_upper
+from manyhands.sandboxes.files.removing import remove_tree
+from manyhands.sandboxes.remote.driver import FOLDER, RUN, Driver, Overlaid, World, WorldSpec
 
 _WORLD, _STEP, _LIVE = "world.json", "open_step", "live"
 _SECONDS = 120.0
+COPIES = ("copy-0", "copy-1")
+"""Names of folders with copies of a world's changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +48,19 @@ class KeptWorld:
     image: str | None
     """What the item asked for."""
     snapshot: str | None = None
-    """The checkpoint; None: the image itself is the world before the first change."""
+    """The checkpoint, as the driver's; None, without a copy either: the image itself is the world before the first change."""
+    copy: str | None = None
+    """The checkpoint, as one of COPIES in the folder: what the world had beyond its image, or beyond ``base``."""
     shell: ShellState | None = None
-    """The shell's state that belongs to the snapshot."""
+    """The shell's state that belongs to the checkpoint."""
     after: str | None = None
-    """The address of the last step begun before the snapshot was taken; None before the first."""
+    """The address of the last step begun before the checkpoint was taken; None before the first."""
     base: str | None = None
     """The snapshot that the world itself was made of."""
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return self.snapshot is not None or self.copy is not None
 
     def to_json(self) -> dict[str, Any]:
         shell = None if self.shell is None else [self.shell.directory, self.shell.script]
@@ -100,6 +111,13 @@ async def discard_world(folder: Path, driver: Driver) -> None:
     except TimeoutError as error:
         raise ItemError(Cause.SANDBOX_LOST, f"{driver.kind}: a world could not be removed in time") from error
     (folder / _WORLD).unlink(missing_ok=True)
+    await asyncio.to_thread(_remove_copies, folder)
+
+
+def _remove_copies(folder: Path) -> None:
+    for name in COPIES:
+        with suppress(OSError):  # it goes with the folder
+            remove_tree(folder / name)
 
 
 async def _discard_listed(kept: KeptWorld, driver: Driver, folder: Path) -> None:
@@ -114,6 +132,44 @@ async def _discard_listed(kept: KeptWorld, driver: Driver, folder: Path) -> None
 
 def _run_id(labels: Mapping[str, str]) -> str:
     return labels.get(RUN, "").partition(".")[0]
+
+
+# --- The checkpoint: what a world was before its last step began. Where the driver shows what a world has beyond its image, that is a copy,
+# which costs a fraction of a snapshot at the driver.
+
+
+async def take_checkpoint(driver: Driver, kept: KeptWorld, folder: Path, labels: Mapping[str, str]) -> KeptWorld:
+    """The world with a further checkpoint; the former one stays. ``folder``: of its attempt; ``labels``: of a snapshot. Raises
+    ItemError."""
+    upper = await driver.upper(kept.world.id) if isinstance(driver, Overlaid) else None
+    if upper is not None:
+        name = next(name for name in COPIES if name != kept.copy)
+        with suppress(OSError):  # a file system that can't hold it, or more than is worth copying
+            await asyncio.to_thread(_copy, upper, folder / name)
+            return replace(kept, snapshot=None, copy=name)
+    return replace(kept, snapshot=await driver.snapshot(kept.world.id, labels), copy=None)
+
+
+def checkpoint_spec(kept: KeptWorld, spec: WorldSpec, folder: Path) -> WorldSpec:
+    """How a world like the checkpoint is made. ``spec``: how one of the bare image is."""
+    if kept.copy is not None:
+        return replace(spec, image=kept.base or spec.image, changes=folder / kept.copy)
+    return replace(spec, image=kept.snapshot or spec.image)
+
+
+async def drop_checkpoint(driver: Driver, kept: KeptWorld, folder: Path) -> None:
+    """Remove a checkpoint that is not the world's any more. What the driver can't remove now is removed with the item."""
+    if kept.copy is not None:
+        with suppress(OSError):
+            await asyncio.to_thread(remove_tree, folder / kept.copy)
+    if kept.snapshot not in (None, kept.base):
+        with suppress(ItemError):
+            await driver.delete_snapshot(kept.snapshot)
+
+
+def _copy(upper: Path, target: Path) -> None:
+    remove_tree(target)
+    copy_upper(upper, target)
 
 
 class Notes:

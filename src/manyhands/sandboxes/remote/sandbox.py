@@ -30,7 +30,15 @@ from manyhands.sandboxes.remote.disk import WorldWatch
 from manyhands.sandboxes.remote.driver import FOLDER, RUN, Driver, Enterable, World, WorldOptions, WorldSpec
 from manyhands.sandboxes.remote.exported.applying import apply_export
 from manyhands.sandboxes.remote.exported.archive import export_place, read_export
-from manyhands.sandboxes.remote.kept import KeptWorld, Notes, OpenStep, is_of_copy
+from manyhands.sandboxes.remote.kept import (
+    KeptWorld,
+    Notes,
+    OpenStep,
+    checkpoint_spec,
+    drop_checkpoint,
+    is_of_copy,
+    take_checkpoint,
+)
 from manyhands.sandboxes.remote.place import Place
 from manyhands.sandboxes.remote.service import Service
 from manyhands.sandboxes.remote.shell import RemoteShell
@@ -119,7 +127,7 @@ class RemoteSandbox:
         if kept is not None and not self._notes.begun and not await self._is_there(kept):
             self._notes.note_world(None)
         if self._notes.world is None and not self._notes.begun:
-            await self._create(self._spec.image)
+            await self._create()
         if self._cwd is not None and self._notes.step is None:
             await self._prepare()
 
@@ -316,14 +324,17 @@ class RemoteSandbox:
             raise ItemError(Cause.SANDBOX_LOST, "the sandbox does not run")
         return self._place
 
-    async def _create(self, image: str | None) -> None:
-        """Make the world of an image, or of a snapshot."""
+    async def _create(self) -> None:
+        """Make the world of the checkpoint; of the image if there is none."""
         identity = await self._driver.identity()
         before = self._notes.world
-        world = await self._driver.create(replace(self._spec, image=image))
+        spec = self._spec if before is None else checkpoint_spec(before, self._spec, self._folder)
+        world = await self._driver.create(spec)
         kept = KeptWorld(self._driver.kind, identity, world, self._spec.name, dict(self._spec.labels), self._spec.image)
         if before is not None:
-            kept = replace(kept, snapshot=before.snapshot, shell=before.shell, after=before.after, base=before.snapshot)
+            base = before.base if before.snapshot is None else before.snapshot
+            checkpoint = {name: getattr(before, name) for name in ("snapshot", "copy", "shell", "after")}
+            kept = replace(kept, **checkpoint, base=base)
         self._notes.note_world(kept)
 
     async def _prepare(self) -> None:
@@ -547,17 +558,15 @@ class RemoteSandbox:
         began = time.monotonic()
         try:
             async with asyncio.timeout(_SNAPSHOT_SECONDS):
-                snapshot = await self._driver.snapshot(kept.world.id, self._spec.labels)
+                taken = await take_checkpoint(self._driver, kept, self._folder, self._spec.labels)
         except (ItemError, TimeoutError):  # then it is not there, and the next step is only marked
             return
         self._dear = time.monotonic() - began > _DEAR
         await self._sync()  # before it takes the former one's place, and after that
-        self._notes.note_world(replace(kept, snapshot=snapshot, shell=state, after=self.open_step))
+        self._notes.note_world(replace(taken, shell=state, after=self.open_step))
         await self._sync()
         self._changed = False
-        if kept.snapshot not in (None, kept.base):
-            with suppress(ItemError):  # removed with the item
-                await self._driver.delete_snapshot(kept.snapshot)
+        await drop_checkpoint(self._driver, kept, self._folder)
 
     async def _sync(self) -> None:
         if self._options.durable:
@@ -591,7 +600,7 @@ class RemoteSandbox:
         if recorded and same and await self._is_there(kept):
             await self._go_on(kept)
             return None
-        if recorded and (kept.snapshot is None or kept.after != address):
+        if recorded and (not kept.has_checkpoint or kept.after != address):
             return "its world is gone"
         if not recorded and not step.complete:
             return "its world was too large or too busy for a checkpoint"
@@ -638,12 +647,7 @@ class RemoteSandbox:
     def _outlasts(self, kept: KeptWorld, identity: str) -> bool:
         """Whether its checkpoint can be trusted although the machine was started anew: identities end with the start."""
         engine = kept.identity.rpartition(" ")[0]
-        return (
-            self._options.durable
-            and bool(engine)
-            and engine == identity.rpartition(" ")[0]
-            and kept.snapshot is not None
-        )
+        return self._options.durable and bool(engine) and engine == identity.rpartition(" ")[0] and kept.has_checkpoint
 
     async def _go_on(self, kept: KeptWorld) -> None:
         """Start the same world, in which nothing is to run any more."""
@@ -662,7 +666,7 @@ class RemoteSandbox:
 
     async def _restore(self, kept: KeptWorld) -> None:
         """Make the world anew as it was at the checkpoint."""
-        await self._create(kept.snapshot or self._spec.image)
+        await self._create()
         self._changed = False
         await self._prepare()
         self._shell_state.take(kept.shell or ShellState(self._start_directory))
@@ -680,8 +684,9 @@ class RemoteSandbox:
             return
         with suppress(ItemError):
             await self._driver.delete(kept.world.id)
-            if kept.snapshot is not None:
-                await self._driver.delete_snapshot(kept.snapshot)
+            await drop_checkpoint(self._driver, replace(kept, base=None), self._folder)
+            if kept.base not in (None, kept.snapshot):
+                await self._driver.delete_snapshot(kept.base)
 
 
 async def _outcome(task: asyncio.Task[None]) -> None:

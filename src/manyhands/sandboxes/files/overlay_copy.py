@@ -1,0 +1,135 @@
+"""Exact copies of the upper folders of overlays: all that a container has beyond its image.
+
+Everything is kept as it is: deletions and replaced folders (the whiteouts and opaque marks of Linux's overlayfs), owners, modes with set-id
+bits, times, extended attributes, links, pipes and sockets. A copy is root's alone, as it may hold set-user-id programs. Folders are entered
+by descriptors only and no link is followed, whatever changes in the source meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from manyhands.sandboxes.files.trees import NotPlain, TooMuch, copy_data, open_regular
+
+MAX_ENTRIES = 20_000
+_MAX_DEPTH = 64
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OF_OVERLAY = "trusted.overlay."
+
+
+def copy_upper(source: Path, copy: Path) -> None:
+    """Copy an upper folder to ``copy``, which is made. Raises OSError: NotPlain for a device, TooMuch for more than MAX_ENTRIES entries or
+    for folders too deep in each other; then a part of the copy may be there."""
+    copy.mkdir(mode=0o700)
+    _Copying().copy(source, copy / "upper")
+
+
+def fill_upper(copy: Path, upper: Path) -> None:
+    """Make what ``copy_upper`` copied the content of an upper folder that no overlay uses yet. Empty folders may be in there. Raises
+    OSError."""
+    _Copying().copy(copy / "upper", upper)
+
+
+class _Copying:
+    """One copy. Of the overlay's own attributes the topmost folder gets none: they name the layers of another container."""
+
+    def __init__(self) -> None:
+        self._entries = 0
+        self._first_names: dict[tuple[int, int], str] = {}
+        """Paths, in the copy, of files with several names."""
+
+    def copy(self, source: Path, target: Path) -> None:
+        target.mkdir(mode=0o700, exist_ok=True)
+        original, made = os.open(source, _FOLDER), -1
+        try:
+            made = os.open(target, _FOLDER)
+            self._copy_content(original, made, os.fspath(target), 0)
+            _take_over(original, made, os.fstat(original), skip=_OF_OVERLAY)
+        finally:
+            os.close(original)
+            if made >= 0:
+                os.close(made)
+
+    def _copy_content(self, original: int, made: int, path: str, depth: int) -> None:
+        if depth > _MAX_DEPTH:
+            raise TooMuch(f"more than {_MAX_DEPTH} folders within each other")
+        taken = set(os.listdir(made))
+        with os.scandir(original) as entries:
+            for entry in entries:
+                self._entries += 1
+                if self._entries > MAX_ENTRIES:
+                    raise TooMuch(f"more than {MAX_ENTRIES:,} entries")
+                name, status = entry.name, entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    if name not in taken:
+                        os.mkdir(name, 0o700, dir_fd=made)
+                    self._copy_folder(original, made, name, f"{path}/{name}", depth)
+                    continue
+                if name in taken:
+                    os.rmdir(name, dir_fd=made)
+                self._copy_name(original, made, name, f"{path}/{name}", status)
+
+    def _copy_folder(self, original: int, made: int, name: str, path: str, depth: int) -> None:
+        inner, new = os.open(name, _FOLDER, dir_fd=original), -1
+        try:
+            new = os.open(name, _FOLDER, dir_fd=made)
+            self._copy_content(inner, new, path, depth + 1)
+            _take_over(inner, new, os.fstat(inner))
+        finally:
+            os.close(inner)
+            if new >= 0:
+                os.close(new)
+
+    def _copy_name(self, original: int, made: int, name: str, path: str, status: os.stat_result) -> None:
+        """Anything but a folder."""
+        if status.st_nlink > 1:
+            first = self._first_names.setdefault((status.st_dev, status.st_ino), path)
+            if first != path:
+                os.link(first, name, dst_dir_fd=made, follow_symlinks=False)
+                return
+        if stat.S_ISREG(status.st_mode):
+            _copy_file(original, made, name)
+            return
+        if stat.S_ISLNK(status.st_mode):
+            os.symlink(os.readlink(name, dir_fd=original), name, dir_fd=made)
+        elif stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode) or _is_whiteout(status):
+            os.mknod(name, stat.S_IFMT(status.st_mode) | 0o600, 0, dir_fd=made)
+        else:
+            raise NotPlain(f"{path} is a device")
+        os.chown(name, status.st_uid, status.st_gid, dir_fd=made, follow_symlinks=False)
+        if not stat.S_ISLNK(status.st_mode):
+            os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=made)
+        os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=made, follow_symlinks=False)
+
+
+def _is_whiteout(status: os.stat_result) -> bool:
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def _copy_file(original: int, made: int, name: str) -> None:
+    source, target = open_regular(original, name), -1
+    try:
+        status = os.fstat(source)
+        target = os.open(name, _NEW_FILE, 0o600, dir_fd=made)
+        copy_data(source, target, status.st_size)
+        _take_over(source, target, status)
+    finally:
+        os.close(source)
+        if target >= 0:
+            os.close(target)
+
+
+def _take_over(source: int, target: int, status: os.stat_result, *, skip: str | None = None) -> None:
+    """Give an open file what another one has beside its content. ``skip``: the beginning of attributes that are left out. The owner comes
+    first, as a new owner takes set-id bits and capabilities away."""
+    os.fchown(target, status.st_uid, status.st_gid)
+    os.fchmod(target, stat.S_IMODE(status.st_mode))
+    for name in os.listxattr(source):
+        if skip is None or not name.startswith(skip):
+            with suppress(FileNotFoundError):
+                os.setxattr(target, name, os.getxattr(source, name))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
