@@ -181,16 +181,23 @@ echo $left
 """
 
 
+_ALL = "finder=; found='/proc/[0-9]*'"
+"""A pattern, so that no process of ours comes and goes by looking."""
+_OWN_OR_GONE = """\
+found=$(read -r line </proc/self/stat; echo "${{line%% *}}"
+    exec grep -l "^Max file locks  *[0-9]*  *{hard}  *locks" /proc/[0-9]*/limits 2>&1)
+  finder=${{found%%[!0-9]*}}"""
+"""Also names what is gone, in ``grep``'s errors; the others' words are the same each time, and no ids. Begins with its own id."""
 _FROZEN = """\
 leave=" {leave} "; stopped=; before=; round=0
 while [ "$round" -lt {rounds} ]; do
   round=$((round + 1)); now=; left=
-  {tagged}
+  {found}
   for file in $found; do
-    line=; read -r line <"${{file%/*}}/stat" || continue
-    id=${{line%% *}}; rest=${{line##*) }}
-    case "$leave$self " in *" $id "*) continue ;; esac
-    case $rest in T*|t*|Z*|X*) now="$now $id" ;; *) left="$left $id" ;; esac
+    id=${{file#/proc/}}; id=${{id%%/*}}
+    case "$leave$self $finder " in *" $id "*) continue ;; esac
+    line=; read -r line <"/proc/$id/stat" || {{ now="$now gone:$id"; continue; }}
+    case ${{line##*) }} in T*|t*|Z*|X*) now="$now $id" ;; *) left="$left $id" ;; esac
   done 2>/dev/null
   if [ "$left" ]; then kill -STOP $left 2>/dev/null; stopped="$stopped $left"
   elif [ "$now" = "$before" ]; then echo $stopped; exit 0; fi
@@ -203,7 +210,8 @@ exit 1
 
 def frozen(leave: Iterable[int], hard: int | None, *, rounds: int = 200) -> str:
     """A script that stops all processes but those to ``leave`` alone (``hard``: only those with this tag), until two looks have found the
-    same ones standing; lists what it stopped, and fails if that was in vain."""
-    found = "found=$(echo /proc/[0-9]*/stat)" if hard is None else tagged(hard, None, alone=False)
+    same ones standing; lists what it stopped, and fails if that was in vain. A process that ended while it looked makes one look differ
+    from the next: it may have left another one, which the look did not see."""
+    found = _ALL if hard is None else _OWN_OR_GONE.format(hard=hard)
     own = "read -r line </proc/self/stat; self=${line%% *}\n"
-    return own + _FROZEN.format(leave=" ".join(map(str, leave)), rounds=rounds, tagged=found)
+    return own + _FROZEN.format(leave=" ".join(map(str, leave)), rounds=rounds, found=found)

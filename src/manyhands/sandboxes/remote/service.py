@@ -33,7 +33,7 @@ _IDLE = 0.05
 """Seconds that a shell may take to become idle after a request's end; what takes longer waits for what the request left behind."""
 _MAX_REPORT = 1 << 16
 _ROUNDS = 10
-_LOOKS, _LOOK_PAUSE = 50, 0.05
+_LOOKS_AGAIN, _LOOK_PAUSE = 50, 0.05
 _ORDER = 30.0
 
 
@@ -374,7 +374,7 @@ class Service:
     async def left(self) -> set[int]:
         """What runs in the sandbox that is neither ours nor the world's."""
         found: set[int] = set()
-        for _ in range(_LOOKS):
+        for _ in range(_LOOKS_AGAIN):
             before = self._place.opened
             found = await self._seen_left()
             if not found or (self._place.opened == before and not self._place.opening):
