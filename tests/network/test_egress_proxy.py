@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,11 +27,14 @@ Connect = Callable[[], Awaitable[Streams]]
 
 
 @asynccontextmanager
-async def proxy(limits: ProxyLimits | None = None, counts: HostCounts | None = None) -> AsyncIterator[Connect]:
+async def proxy(
+    limits: ProxyLimits | None = None, counts: HostCounts | None = None, credentials: tuple[str, str] | None = None
+) -> AsyncIterator[Connect]:
     """What connects to a proxy."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    serving = EgressProxy(RULES, counts=counts, limits=limits, look_up=LocalNames(NAMES).look_up)
+    names = LocalNames(NAMES)
+    serving = EgressProxy(RULES, counts=counts, limits=limits, look_up=names.look_up, credentials=credentials)
     await serving.listen(listener)
     try:
         yield lambda: asyncio.open_connection("127.0.0.1", port)
@@ -74,6 +78,40 @@ async def test_headers_about_a_connection_stay_there() -> None:
         f"get /a?b http/1.1\r\nhost: web.example:{server.port}\r\nx-kept: 2\r\nconnection: close\r\n\r\n".encode()
     )
     assert got == b"HTTP/1.1 100 \r\n\r\nHTTP/1.1 200 OK\r\nX-Kept: 3\r\nContent-Length: 2\r\n\r\nhi"
+
+
+def proof(text: str) -> str:
+    return f"Proxy-Authorization: Basic {base64.b64encode(text.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "served"),
+    [
+        ([], False),
+        ([proof("user:wrong")], False),
+        ([proof("user:wörd"), proof("user:word")], False),
+        (["Proxy-Authorization: user:word"], False),
+        (["Proxy-Authorization: \xff"], False),
+        ([proof("user:word")], True),
+    ],
+)
+async def test_only_who_knows_the_password_is_served(lines: list[str], served: bool) -> None:
+    async with local_server("web") as server, proxy(credentials=("user", "word")) as connect:
+        tunnel = f"CONNECT web.example:{server.port} HTTP/1.1\r\nHost: web.example:{server.port}\r\n"
+        tunnel += "".join(f"{line}\r\n" for line in lines) + "\r\n"
+        for request in (get(server, "/", "web.example", *lines), tunnel.encode("latin-1")):
+            got = await asked(connect, request + (get(server) if served else b""))
+            assert got.startswith(b"HTTP/1.1 200 " if served else b"HTTP/1.1 407 "), got
+            assert served or b'Proxy-Authenticate: Basic realm="manyhands"' in got
+        assert bool(server.connections) == served
+        assert b"uthorization" not in server.received
+
+
+async def test_no_host_asks_for_the_proxys_password() -> None:
+    answer = b"HTTP/1.1 407 Who\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n"
+    async with local_server("web", answer=answer) as server, proxy() as connect:
+        got = await asked(connect, get(server))
+    assert got.startswith(b"HTTP/1.1 502 the host answers as if it were a proxy")
 
 
 async def test_several_requests_of_one_connection_go_to_their_own_hosts() -> None:

@@ -29,11 +29,12 @@ _TRICKS = {
 
 @dataclass
 class Shop:
-    """``hits``: requests by path; ``carts``: numbers of goods by customer."""
+    """``hits``: requests by path; ``carts``: numbers of goods by customer; ``proofs``: passwords that were given to ``/locked/STATUS``."""
 
     url: str = ""
     hits: Counter[str] = field(default_factory=Counter)
     carts: dict[str, list[str]] = field(default_factory=dict)
+    proofs: list[str] = field(default_factory=list)
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._counted])
@@ -49,6 +50,8 @@ class Shop:
                 web.get("/to", self._redirect),
                 web.get("/tricks/{name}", self._trick),
                 web.get("/slow", self._slow),
+                web.get("/echo", self._echo),
+                web.get("/locked/{status}", self._locked),
             ]
         )
         return app
@@ -104,6 +107,18 @@ class Shop:
 
     async def _trick(self, request: web.Request) -> web.Response:
         return _page(request.match_info["name"], _TRICKS[request.match_info["name"]])
+
+    async def _echo(self, request: web.Request) -> web.WebSocketResponse:
+        channel = web.WebSocketResponse()
+        await channel.prepare(request)
+        async for message in channel:
+            await channel.send_str(f"you said {message.data}")
+        return channel
+
+    async def _locked(self, request: web.Request) -> web.Response:
+        self.proofs += [value for name, value in request.headers.items() if name.lower().endswith("authorization")]
+        asked = dict.fromkeys(("WWW-Authenticate", "Proxy-Authenticate"), 'Basic realm="manyhands"')
+        return web.Response(status=int(request.match_info["status"]), headers=asked, text="Who are you?")
 
     async def _slow(self, request: web.Request) -> web.Response:
         await asyncio.sleep(30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from contextlib import suppress
 from manyhands.network.addresses import Address
 from manyhands.network.connecting import BUFFER, LookUp, Refused, Streams, Unreachable, connect, look_up
 from manyhands.network.counts import HostCounts
+from manyhands.network.requests import basic
 from manyhands.network.rules import NetworkRules
 from manyhands.network.serving import ClientConnection, ProxyLimits, linger
 
@@ -19,9 +21,10 @@ _BUSY = "too many connections at once"
 
 
 class EgressProxy:
-    """Serves any number of listening sockets. It takes no credentials, and logs nothing but counts by host.
+    """Serves any number of listening sockets, and logs nothing but counts by host.
 
-    ``counts``: where hosts are counted; ``look_up``: what finds the addresses of names.
+    ``counts``: where hosts are counted; ``look_up``: what finds the addresses of names; ``credentials``: user and password, without which
+    nobody is served (RFC 7617, in ``Proxy-Authorization``); None for sockets that only those can reach who may.
     """
 
     def __init__(
@@ -31,8 +34,10 @@ class EgressProxy:
         counts: HostCounts | None = None,
         limits: ProxyLimits | None = None,
         look_up: LookUp = look_up,
+        credentials: tuple[str, str] | None = None,
     ) -> None:
         self.rules = rules
+        self._proof = credentials and basic(*credentials)
         self.counts = counts if counts is not None else HostCounts()
         self._limits = limits or ProxyLimits()
         self._look_up = look_up
@@ -75,6 +80,9 @@ class EgressProxy:
 
     def refused(self, host: str) -> None:
         self.counts.refused(host)
+
+    def admits(self, proof: bytes) -> bool:
+        return self._proof is None or hmac.compare_digest(self._proof, proof)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) < self._limits.connections:

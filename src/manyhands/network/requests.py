@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import dataclass
 
 import h11
@@ -63,6 +64,17 @@ def read_target(request: h11.Request) -> Target:
         found = Target(host, port, rest[:end], _path(rest[end:]))
     _check_headers(request, found)
     return found
+
+
+def basic(user: str, password: str) -> bytes:
+    """What a program that knows a password proves it with (RFC 7617)."""
+    return b"Basic " + b64encode(f"{user}:{password}".encode())
+
+
+def proof_in(request: h11.Request) -> bytes:
+    """What a request proves to the proxy; nothing if it does not try, or more than once."""
+    found = [value for name, value in request.headers if name == b"proxy-authorization"]
+    return found[0] if len(found) == 1 else b""
 
 
 def passed_on(request: h11.Request, target: Target) -> h11.Request:

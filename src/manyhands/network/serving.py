@@ -18,7 +18,7 @@ import h11
 
 from manyhands.network.addresses import Address
 from manyhands.network.connecting import BUFFER, Refused, Streams, Unreachable
-from manyhands.network.requests import BadHost, BadRequest, Target, answered, passed_on, read_target
+from manyhands.network.requests import BadHost, BadRequest, Target, answered, passed_on, proof_in, read_target
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
@@ -26,6 +26,8 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 _BAD = 400
 """Who sends what can't be read is not listened to any more."""
 _MAX_REASON = 200
+_WHO_ARE_YOU = 407
+_CHALLENGE = ("Proxy-Authenticate", 'Basic realm="manyhands"')
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 
 
@@ -56,6 +58,10 @@ class Door(Protocol):
 
     def refused(self, host: str) -> None:
         """Count a host that could not be read."""
+        ...
+
+    def admits(self, proof: bytes) -> bool:
+        """Whether a request with this in ``Proxy-Authorization`` is served at all."""
         ...
 
 
@@ -125,6 +131,8 @@ class ClientConnection:
             return await self._answer(408, "no request came in time")
         if not isinstance(request, h11.Request):
             return False
+        if not self._door.admits(proof_in(request)):
+            return await self._answer(_WHO_ARE_YOU, "this proxy needs a password", _CHALLENGE)
         try:
             target = read_target(request)
             streams = await self._door.connect(target.host, target.port)
@@ -145,7 +153,7 @@ class ClientConnection:
         streams[1].close()
         return more
 
-    async def _answer(self, status: int, sentence: str) -> bool:
+    async def _answer(self, status: int, sentence: str, *more: tuple[str, str]) -> bool:
         """An answer of the proxy's own. The sentence is also the status line's reason, which is all that many programs show of a tunnel
         that was refused."""
         client = self._client
@@ -153,7 +161,7 @@ class ClientConnection:
             return False
         reason = _UNPRINTABLE.sub(b"?", sentence.encode("ascii", "replace"))
         body = reason + b".\n"
-        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), *more]
         if status == _BAD or not self._request_is_over():
             headers.append(("Connection", "close"))
         await client.send(h11.Response(status_code=status, reason=reason[:_MAX_REASON], headers=headers))
@@ -218,6 +226,10 @@ class ClientConnection:
             response = None
         if not isinstance(response, h11.Response):
             await self._answer(502, "the host gave no answer that can be read")
+            return
+        # A program would take it as this proxy's word, and not use its password any more.
+        if response.status_code == _WHO_ARE_YOU:
+            await self._answer(502, "the host answers as if it were a proxy")
             return
         await client.send(answered(response))
         while isinstance(event := await other.next_event(), h11.Data):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import os
 import re
+import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -30,7 +33,7 @@ from manyhands.tools.services.browser.tools import BROWSER_TOOLS
 from manyhands.tools.services.registry import ModelChoice, ToolServices
 from manyhands.tools.services.steps import ToolSteps
 from manyhands.tools.services.vision import Vision
-from tests.support.browsers import CHROMIUM, needs_chromium
+from tests.support.browsers import CHROMIUM, main_process, needs_chromium, network_process, words_of
 from tests.support.local_shop import Shop, local_shop
 from tests.support.local_web import LocalNames, local_server
 from tests.support.web_fakes import CLOSED, LocalSite
@@ -237,6 +240,47 @@ async def test_nothing_private_is_reached(item: Item, shop: Shop) -> None:
         assert secret.connections == 0
         with datagrams, pytest.raises(BlockingIOError):
             datagrams.recv(1)
+
+
+async def test_its_proxy_serves_nobody_else(item: Item, shop: Shop, pool: Pool) -> None:
+    await item("navigate", url=shop.url)
+    words, proxy = words_of(main_process(pool.folder)), pool.chromium.proxy
+    assert proxy is not None
+    assert proxy.password not in " ".join(words)
+    (port,) = [word.rpartition(":")[2] for word in words if word.startswith("--proxy-server=")]
+    host = shop.url.removeprefix("http://")
+    wrong = base64.b64encode(f"{proxy.user}:{proxy.password}x".encode()).decode()
+    shop.hits.clear()
+    for asked in (f"GET {shop.url}/ HTTP/1.1\r\nHost: {host}", f"CONNECT {host} HTTP/1.1\r\nHost: {host}"):
+        for proof in ("", f"\r\nProxy-Authorization: Basic {wrong}"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+            writer.write(f"{asked}{proof}\r\n\r\n".encode())
+            writer.write_eof()
+            assert (await reader.read()).startswith(b"HTTP/1.1 407 ")
+            writer.close()
+    assert not shop.hits
+
+
+async def test_the_proxys_password_is_for_the_proxy_alone(item: Item, shop: Shop) -> None:
+    script = f"new Promise(r => {{ const s = new WebSocket('{shop.url.replace('http', 'ws')}/echo'); s.onopen = () => s.send('hi');"
+    script += " s.onmessage = m => r(m.data); s.onerror = () => r('refused') })"
+    assert (await item("navigate", url="about:blank"))["success"]
+    assert (await item("console", expression=script))["result"] == "you said hi"
+    await item("navigate", url=f"{shop.url}/locked/407")
+    assert "as if it were a proxy" in str(await item("snapshot", full=True))
+    assert (await item("console", expression=script))["result"] == "you said hi"
+    assert "asks for a name and a password" in (await item("navigate", url=f"{shop.url}/locked/401"))["error"]
+    assert shop.proofs == []
+
+
+async def test_the_password_is_given_again(item: Item, shop: Shop, pool: Pool) -> None:
+    await item("navigate", url=shop.url)
+    process = network_process(main_process(pool.folder))
+    os.kill(process, signal.SIGKILL)
+    while Path(f"/proc/{process}").exists():
+        await asyncio.sleep(0.01)
+    assert (await item("navigate", url=f"{shop.url}/goods/2"))["success"] is False
+    assert (await item("navigate", url=f"{shop.url}/goods/2"))["title"] == "Lamp 2"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from manyhands.core.errors import ToolError
 from manyhands.core.text import one_line
@@ -25,7 +25,7 @@ from manyhands.processes.children import Guard, to_the_end
 from manyhands.processes.strays import SANDBOX_VARIABLE, remove_tree, started
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Playwright
+    from playwright.async_api import Browser, Page, Playwright
 
     from manyhands.tools.services.browser.web_proxy import WebProxy
 
@@ -87,6 +87,33 @@ class Chromium:
                 await self._end()
                 self._browser = await self._started()
             return self._browser
+
+    async def let_out(self, page: Page) -> None:
+        """Have the context of a page learn the proxy's password, which it then gives to the proxy by itself, and to nobody else.
+
+        Playwright's own way would pause each request of each page, and not use Chromium's cache."""
+        proxy = self.proxy
+        if proxy is None:
+            return
+        channel = await page.context.new_cdp_session(page)
+        password = {"response": "ProvideCredentials", "username": proxy.user, "password": proxy.password}
+
+        async def prove(asked: dict[str, Any]) -> None:
+            answer = password if asked["authChallenge"]["source"] == "Proxy" else {"response": "CancelAuth"}
+            await channel.send(
+                "Fetch.continueWithAuth", {"requestId": asked["requestId"], "authChallengeResponse": answer}
+            )
+
+        async def go_on(request: dict[str, Any]) -> None:
+            await channel.send("Fetch.continueRequest", {"requestId": request["requestId"]})
+
+        channel.on("Fetch.authRequired", prove)
+        channel.on("Fetch.requestPaused", go_on)
+        try:
+            await channel.send("Fetch.enable", {"handleAuthRequests": True, "patterns": [{"urlPattern": proxy.own}]})
+            await page.evaluate("url => fetch(url, {mode: 'no-cors'}).catch(() => {})", proxy.own)
+        finally:
+            await channel.detach()
 
     async def close(self) -> None:
         """End it. Idempotent; finishes even when cancelled."""

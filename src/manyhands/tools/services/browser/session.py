@@ -222,6 +222,10 @@ class Session:
         if why := self._refused():
             return why
         lines = str(error).splitlines() or [type(error).__name__]
+        if "ERR_INVALID_AUTH_CREDENTIALS" in lines[0]:
+            # What a context gets, too, when Chromium's process for the network ended, which had the proxy's password.
+            await self._drop()
+            return "the page asks for a name and a password, which can't be given; if it did not before, try again"
         reason = next((line for line in lines[1:] if _REASON.search(line)), "")
         return one_line(f"{lines[0]} {reason.strip(' -')}".strip(), 500)
 
@@ -288,12 +292,14 @@ class Session:
             accept_downloads=True,
         )
         context.set_default_timeout(5_000)
+        page = await context.new_page()
+        await self._pool.chromium.let_out(page)
         context.on("page", self._page_opened)
         context.on("request", self._activity.requested)
         context.on("requestfinished", self._activity.ended)
         context.on("requestfailed", self._activity.failed)
         context.on("response", self._activity.answered)
-        await context.new_page()
+        self._page_opened(page)
         self._crashed = False
         self._earlier, self._first_entry = list(self._kept.before), 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import suppress
 
 from manyhands.network.addresses import Address, read_host
@@ -10,17 +11,28 @@ from manyhands.network.proxy import EgressProxy
 from manyhands.network.rules import NetworkRules
 from manyhands.network.serving import ProxyLimits
 
+_OWN = "proxy.invalid"
 _MAX_REFUSALS = 1000
 
 
 class WebProxy(EgressProxy):
-    """The proxy of a browser, which remembers why a host was not connected to: Chromium tells only that it was not."""
+    """The proxy of a browser, which remembers why a host was not connected to: Chromium tells only that it was not.
+
+    It serves only who knows ``user`` and ``password``, as everybody on this machine can reach its port."""
+
+    own = f"http://{_OWN}/"
+    """An address that the proxy itself answers, with a refusal."""
 
     def __init__(self, rules: NetworkRules, look_up: LookUp) -> None:
-        super().__init__(rules, limits=ProxyLimits(connections=1024), look_up=look_up)
+        self.user, self.password = secrets.token_hex(8), secrets.token_hex(16)
+        super().__init__(
+            rules, limits=ProxyLimits(connections=1024), look_up=look_up, credentials=(self.user, self.password)
+        )
         self._refusals: dict[str, str] = {}
 
     async def connect(self, host: Address | str, port: int) -> Streams:
+        if host == _OWN:
+            raise Refused("here is nothing but the proxy")
         try:
             streams = await super().connect(host, port)
         except (Refused, Unreachable) as error:
