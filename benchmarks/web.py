@@ -70,7 +70,7 @@ async def _item(services: ToolServices, number: int) -> None:
 
 async def _called(tool: FunctionTool, arguments: dict[str, Any], services: ToolServices) -> dict[str, Any]:
     context = MemoryContext()
-    steps = ToolSteps(lambda: context.scope(tool.name), artifacts=services.artifacts)
+    steps = ToolSteps(tool.name, lambda: context.scope(tool.name), artifacts=services.artifacts)
     result = await tool.call(arguments, ToolEnvironment(no_sandbox, SystemClock(), services=services, steps=steps))
     assert isinstance(result.content, dict)
     assert not result.failed

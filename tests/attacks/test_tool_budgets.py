@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from manyhands.core.digests import digest
+from manyhands.engine.journal.browsing import JournalBrowser
+from manyhands.runs.listing import item_details
+from manyhands.runs.shown.blocks import Table
+from manyhands.runs.summaries import run_status
 from manyhands.testing.agent_doubles import tool_call
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
-from tests.support.batches import BatchFolder, ServerThread
+from manyhands.view.pages.run import overview_sections
+from tests.support.batches import BatchFolder, ServerThread, run_command
 from tests.support.commands import Command
 from tests.support.picture_files import picture
 
@@ -116,6 +123,45 @@ def test_tools_never_pass_a_budget_and_the_ledger_is_the_bill(tmp_path: Path, ex
     metadata = [line["metadata"] for line in folder.lines()]
     assert all((each["usage"]["calls"], each["usage"]["tools"]["calls"]) == (4, CALLS - 4) for each in metadata)
     assert sum(each["cost"] for each in metadata) == pytest.approx(services.bill)
+    everybody_sees_the_bill_by_tool(folder, metadata)
+
+
+BY_TOOL = {
+    "image_generate": (1, PICTURE),
+    "vision_analyze": (1, cost_of("sees")),
+    "mixture_of_agents": (3, sum(map(cost_of, ("ref-a", "ref-b", "joins")))),
+}
+"""Paid requests of an item, and their US dollars."""
+
+
+def everybody_sees_the_bill_by_tool(folder: BatchFolder, metadata: list[dict[str, Any]]) -> None:
+    """Of the run and of each item: by tool, and together the ledger's and the lines' sums."""
+    items, status = len(metadata), json.loads(run_command(folder.path, "status", "data/r", "--json").out)
+    expected: Any = {
+        tool: (items * calls, pytest.approx(items * dollars)) for tool, (calls, dollars) in BY_TOOL.items()
+    }
+    assert {each["tool"]: (each["calls"], each["cost"]) for each in status["tools"]} == expected
+    assert sum(each["calls"] for each in status["tools"]) == sum(each["usage"]["tools"]["calls"] for each in metadata)
+    whole = {name: status["usage"][name] for name in ("calls", "input_tokens", "output_tokens", "cost")}
+    with closing(JournalBrowser(folder.run())) as reader:
+        (section,) = (
+            each for each in overview_sections(reader, run_status(reader), []) if each.title == "Paid for by tools"
+        )
+        (table,) = section.blocks
+        assert isinstance(table, Table)
+        *parts, total = [[cell.value for cell in row[1:]] for row in table.rows]
+        assert [pytest.approx(sum(figures)) for figures in zip(*parts, strict=True)] == total == [*whole.values()]
+        assert parts[-1][0] == 4 * items, "the agent's own"
+        for row in reader.items():
+            of_item = {each["tool"]: (each["calls"], each["cost"]) for each in item_details(reader, row).tools}
+            of_one: Any = {tool: (calls, pytest.approx(dollars)) for tool, (calls, dollars) in BY_TOOL.items()}
+            assert of_item == of_one
+    shown = run_command(folder.path, "show", "data/r", "1").out
+    assert f"used: {CALLS} calls, 3,200 tokens in, 1,600 out, ${ITEM:.4f}" in shown
+    assert "of this, image_generate: 1 call, 0 tokens in, 0 out, $0.0400" in shown
+    text = run_command(folder.path, "status", "data/r").out
+    assert re.search(rf"^vision_analyze +{items} +2,400 +1,200 +\$", text, re.MULTILINE), text
+    assert re.search(rf"^all other calls +{4 * items} ", text, re.MULTILINE), text
 
 
 def killed(path: Path, kills: int, executor: str, budget: float, items: int, concurrency: int) -> None:

@@ -172,7 +172,7 @@ class ToolRunner:
 
     async def _record(self, call: ReadyCall, open_parts: Callable[[], Context]) -> dict[str, Any]:
         services = self._environment.services
-        steps = ToolSteps(open_parts, artifacts=None if services is None else services.artifacts)
+        steps = ToolSteps(call.tool.name, open_parts, artifacts=None if services is None else services.artifacts)
         try:
             async with self._at_once:
                 result = await self._call(call, steps)

@@ -248,14 +248,16 @@ def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:
 def _service_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
     """What a tool asked a model or a service, and what it got."""
     if step.kind == ASK:
+        name = str(step.request["settings"]["model"])
         for message in step.request["messages"]:
-            yield f"{step.request['settings']['model']} is asked", text_of(message.get("content"))
+            yield f"{name} is asked", text_of(message.get("content"))
         answer = text_of(step.output.get("message", {}).get("content"))
     else:
-        yield f"{step.request['service']} is asked", json.dumps(step.request["request"], ensure_ascii=False)
+        name = str(step.request["service"])
+        yield f"{name} is asked", json.dumps(step.request["request"], ensure_ascii=False)
         answer = json.dumps(step.output.get("answer"), ensure_ascii=False)
     failure = step.output.get("failure")
-    yield ("answers", answer) if failure is None else ("fails", failure)
+    yield (f"{name} answers", answer) if failure is None else (f"{name} fails", failure)
 
 
 def _command_step(step: RecordedStep) -> Iterator[tuple[str, str]]:

@@ -10,19 +10,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from manyhands.cli.plain import shown_path, usage_text
+from manyhands.cli.plain import SHARES_TITLE, shares_table, shown_path, usage_text
 from manyhands.cli.plain import table as plain_table
 from manyhands.core.redaction import KNOWN, without_user_info
 from manyhands.core.text import cut, printable, shell_quoted
 from manyhands.processes.output import raw_stream
 from manyhands.runs.folders import find_run, latest_run
-from manyhands.runs.ledger import ORDER
+from manyhands.runs.ledger import ORDER, ToolUsage, shares
 from manyhands.runs.progress import RunSandbox, sandboxes_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from manyhands.cli.styled import SafeConsole
+    from manyhands.core.usage import UsageFigures
     from manyhands.runs.summaries import Order
 
 FILE_WIDTH = 200
@@ -193,6 +194,15 @@ def print_usage(console: Console, summary: Mapping[str, Any]) -> None:
     """What the whole run has used, all sessions together."""
     text = usage_text(summary["usage"], summary["working_seconds"])
     console.print_line(text)
+    print_tools(console, summary["usage"], summary["tools"])
+
+
+def print_tools(console: Console, usage: UsageFigures, tools: Sequence[ToolUsage]) -> None:
+    """What of ``usage`` tools used, and all other calls; nothing where no tool paid for anything."""
+    if not tools:
+        return
+    headings, rows = shares_table(shares(usage, tools))
+    console.print_table(SHARES_TITLE, headings, rows, right=headings[1:-1])
 
 
 def standard_input() -> BinaryIO:

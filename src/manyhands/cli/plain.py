@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,6 +11,8 @@ from manyhands.core.text import counted
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
+
+    from manyhands.core.usage import Usage
 
 GAP = "  "
 
@@ -52,7 +54,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
 
 
-def usage_text(usage: dict[str, Any], working_seconds: float) -> str:
+def usage_text(usage: Mapping[str, Any], working_seconds: float) -> str:
     """What a whole run has used of models and services, all sessions together. ``usage``: as ``Usage.to_json`` gives it."""
     text = (
         f"Used by the whole run: {counted(usage['calls'], 'call')}, {usage['input_tokens']:,} tokens in, "
@@ -63,6 +65,25 @@ def usage_text(usage: dict[str, Any], working_seconds: float) -> str:
     if usage["unpriced_calls"]:
         text += f" (the price of {counted(usage['unpriced_calls'], 'call')} is unknown, so the true cost is higher)"
     return f"{text}; {working_seconds:.1f} s of work"
+
+
+SHARES_TITLE = "Of this, paid for by tools"
+
+
+def shares_table(shares: Iterable[tuple[str, Usage]]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The headings and rows of a table of what each tool used, of which a run's usage is the sum."""
+    rows = [
+        (
+            name,
+            f"{each.calls:,}",
+            f"{each.input_tokens:,}",
+            f"{each.output_tokens:,}",
+            f"${each.cost:.4f}",
+            each.remarks,
+        )
+        for name, each in shares
+    ]
+    return ("tool", "requests", "tokens in", "tokens out", "cost", ""), rows
 
 
 MAX_WHOLE = 1_000_000_000

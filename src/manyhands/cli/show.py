@@ -22,7 +22,8 @@ from manyhands.cli.console import (
 from manyhands.cli.plain import add_run, parser, positive
 from manyhands.core.errors import ManyhandsError, RunError
 from manyhands.core.outcomes import ItemState
-from manyhands.core.text import json_text, one_line, printable
+from manyhands.core.text import counted, json_text, one_line, printable
+from manyhands.core.usage import Usage, UsageFigures
 from manyhands.engine.contract import ItemRow, RecordedStep, Workload
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import find_run, latest_run, load_recorded, open_reader, run_named
@@ -148,11 +149,20 @@ def _print_head(console: Console, row: ItemRow, item: ItemSummary, details: Item
     console.print(f"item {row.number} ({row.key}): {row.state}, attempt {row.attempt}")
     if item["sandbox"] is not None:
         console.print_line(f"  sandbox: {printable(sandbox_text(item['sandbox']))}")
+    console.print_line(f"  used: {_usage_text(item['usage'])}")
+    for tool in details.tools:
+        console.print_line(f"  of this, {tool['tool']}: {_usage_text(tool)}")
     for line in (*_score_lines(item), *failure_lines(details)):
         console.print(line)
     if details.system_prompt:
         console.print("\nsystem, as it was sent:", style="bold")
         console.print("  " + cut(details.system_prompt, limit).replace("\n", "\n  "))
+
+
+def _usage_text(usage: UsageFigures) -> str:
+    text = f"{counted(usage['calls'], 'call')}, {usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out, ${usage['cost']:.4f}"
+    remarks = Usage.from_json(dict(usage)).remarks
+    return f"{text} ({remarks})" if remarks else text
 
 
 def _score_lines(item: ItemSummary) -> Iterator[str]:

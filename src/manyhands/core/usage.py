@@ -52,6 +52,16 @@ class Usage:
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
+    @property
+    def remarks(self) -> str:
+        """What a person must know of the figures besides; empty for nothing."""
+        found = []
+        if self.simulated_calls:
+            found.append("simulated" if self.simulated_calls == self.calls else f"{self.simulated_calls:,} simulated")
+        if self.unpriced_calls:
+            found.append(f"{self.unpriced_calls:,} of unknown price")
+        return ", ".join(found)
+
     def __add__(self, other: Usage) -> Usage:
         if other is ZERO:
             return self

@@ -258,6 +258,7 @@ class AttemptContext:
             plausible(result.usage) if result.usage is not ZERO else ZERO,
             started,
             clock.now(),
+            result.account,
         )
         await self._settings.journal.record(row)
         return output

@@ -41,6 +41,8 @@ class Effect:
     output: Json
     usage: Usage = ZERO
     """What it cost; counts for the run's bill and budget."""
+    account: str = ""
+    """What of the run that was used for, such as a tool by its name: summed up for each, besides."""
 
 
 class Limits(Protocol):

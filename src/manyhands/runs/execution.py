@@ -322,12 +322,12 @@ class _Session:
             await self._workspaces().sweep()
             if self._worlds is not None and (line := await self._worlds.kept()) is not None:
                 self._notice(line)
-            summary = summarise(self._store.reader)
+            summary = self._summary()
             with written_aside(self._store.folder / SUMMARY) as handle:
                 handle.write(pretty(summary) + "\n")
         except StorageError as failure:
             error = error or failure
-            summary = summarise(self._store.reader)
+            summary = self._summary()
         return RunResult(
             self._store.folder,
             summary,
@@ -337,6 +337,10 @@ class _Session:
             self._notice.lines,
             nothing_kept(summary["ledger"], self._workload.remedies),
         )
+
+    def _summary(self) -> Summary:
+        reader = self._store.reader
+        return summarise(reader, reader.meta("spec"))
 
     def _workspaces(self) -> Workspaces:
         return Workspaces(self._store, self._workload.execution, worlds=self._worlds)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NotRequired, TypedDict, cast
 
 from manyhands.core.outcomes import ItemState
-from manyhands.core.usage import UsageFigures
+from manyhands.core.usage import Usage, UsageFigures
 from manyhands.engine.journal.reader import JournalReader
 
 LIMIT = "limit"
@@ -48,6 +49,12 @@ class RunUsage(UsageFigures):
     """Input and output."""
 
 
+class ToolUsage(UsageFigures):
+    """What the paid requests of a tool used and cost: those to models and services, made within its calls."""
+
+    tool: str
+
+
 class LastSession(TypedDict):
     """How the run was last executed."""
 
@@ -69,6 +76,8 @@ class Summary(TypedDict):
     """Of the program that made the run."""
     ledger: Ledger
     usage: RunUsage
+    tools: list[ToolUsage]
+    """What of that tools used and cost, by their names; empty if none paid for anything."""
     simulated: bool
     """Whether a simulated model answered."""
     working_seconds: float
@@ -91,11 +100,11 @@ def ledger(counts: dict[tuple[str, str], int], beyond: int = 0) -> Ledger:
     return cast(Ledger, values)
 
 
-def ledger_of(reader: JournalReader) -> Ledger:
-    """The ledger of a run."""
+def ledger_of(reader: JournalReader, spec: Any = None) -> Ledger:
+    """The ledger of a run. ``spec``: as it is recorded, where it may say what of the input was skipped."""
     counts, limit = reader.counts(), reader.meta(LIMIT)
     found = ledger(counts) if limit is None else ledger(counts, ledger(counts)["pending"] - reader.left(limit))
-    skipped = _skipped(reader.meta("spec"))
+    skipped = _skipped(spec)
     return {**found, "skipped": skipped} if skipped else found
 
 
@@ -112,8 +121,8 @@ def left_to_do(found: Ledger) -> int:
     return found["pending"] - found["by_cause"].get(ItemState.PENDING.value, {}).get(BEYOND_LIMIT, 0)
 
 
-def summarise(reader: JournalReader) -> Summary:
-    """A run in figures."""
+def summarise(reader: JournalReader, spec: Any = None) -> Summary:
+    """A run in figures. ``spec``: as for ``ledger_of``."""
     usage = reader.usage()
     session = reader.last_session()
     facts = reader.facts("run_id", "workload", "created_at", "seed", "version")
@@ -123,8 +132,9 @@ def summarise(reader: JournalReader) -> Summary:
         "created_at": timestamp(facts["created_at"]),
         "seed": facts["seed"],
         "version": facts["version"],
-        "ledger": ledger_of(reader),
+        "ledger": ledger_of(reader, spec),
         "usage": cast(RunUsage, {**usage.to_json(), "total_tokens": usage.total_tokens, "cost": round(usage.cost, 6)}),
+        "tools": tool_usages(reader.accounts()),
         "simulated": usage.simulated_calls > 0,
         "working_seconds": round(reader.working_seconds(), 3),
         "last_session": None
@@ -135,6 +145,22 @@ def summarise(reader: JournalReader) -> Summary:
             "paused_at": timestamp(session.paused_at),
         },
     }
+
+
+def tool_usages(accounts: Mapping[str, Usage]) -> list[ToolUsage]:
+    """What tools used, the dearest first. ``accounts``: as the journal has them, by the tools' names."""
+    dearest = sorted(accounts.items(), key=lambda each: (-each[1].cost, each[0]))
+    return [cast(ToolUsage, {"tool": name, **usage.to_json(), "cost": round(usage.cost, 6)}) for name, usage in dearest]
+
+
+OTHER_CALLS = "all other calls"
+
+
+def shares(usage: UsageFigures, tools: Sequence[ToolUsage]) -> Iterator[tuple[str, Usage]]:
+    """What each tool used, and all other calls: together that is ``usage``."""
+    used = [(each["tool"], Usage.from_json(dict(each))) for each in tools]
+    yield from used
+    yield OTHER_CALLS, Usage.from_json(dict(usage)).without(sum((each for _, each in used), Usage()))
 
 
 def timestamp(time: float | None) -> str | None:

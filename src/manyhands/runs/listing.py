@@ -14,6 +14,7 @@ from manyhands.core.jsonio import Json
 from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.reader import EarlierOutcome, EndedAttempt, JournalReader, RecordedFailure
 from manyhands.runs.folders import find_runs, open_reader
+from manyhands.runs.ledger import ToolUsage, tool_usages
 from manyhands.runs.summaries import ItemSummary, RunSummary, run_summary
 
 
@@ -126,6 +127,8 @@ class ItemDetails:
     """What it had come to each time before it was executed again on request, in order."""
     system_prompt: str | None
     """The system message that its agent was sent, where that is recorded apart from its conversation."""
+    tools: Sequence[ToolUsage] = ()
+    """What tools used and cost, those of abandoned attempts included."""
 
 
 def item_called(reader: JournalReader, which: str) -> ItemRow | None:
@@ -150,6 +153,7 @@ def item_details(reader: JournalReader, row: ItemRow) -> ItemDetails:
         reader.failures(row.number),
         reader.earlier_outcomes(row.number),
         (row.record or {}).get("system_prompt"),
+        tool_usages(reader.accounts_of_item(row.number)),
     )
 
 

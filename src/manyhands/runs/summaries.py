@@ -249,19 +249,20 @@ def run_summary(reader: JournalReader, *, with_figures: bool = True) -> RunSumma
 
 def run_status(reader: JournalReader, *, with_figures: bool = True) -> RunStatus:
     """A run in figures. ``with_figures``: with the workload's own, for which its ``Summarizer`` is loaded."""
-    summary = summarise(reader)
+    summarizer = summarizer_of(reader) if with_figures and reader.meta("run_id") is not None else None
+    spec = reader.meta("spec") if summarizer is None else summarizer.spec
+    summary = summarise(reader, spec)
     running = sum(count for (state, _), count in reader.counts().items() if state == ItemState.RUNNING)
-    figures = summarizer_of(reader).figures() if with_figures and summary["run_id"] is not None else []
     return {
         "run": reader.folder.name,
         "state": run_state(reader.folder, summary),
         "running": running,
         **summary,
         "orders": [_order(each) for each in reader.orders(_ORDERS)],
-        "figures": figures,
+        "figures": [] if summarizer is None else summarizer.figures(),
         "replicas": [_replica_status(each) for each in reader.meta(REPLICAS, [])],
         "images": image_progress(reader.folder),
-        "sandboxes": run_sandboxes(reader.meta("spec")),
+        "sandboxes": run_sandboxes(spec),
     }
 
 

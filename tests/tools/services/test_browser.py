@@ -329,7 +329,7 @@ async def test_an_attempt_may_begin_anew_instead(pool: Pool, shop: Shop) -> None
     async with first.environment:
         await first("navigate", url=shop.url)
     again = Item(replace(pool, fresh=True), "fresh")
-    again.environment.steps = ToolSteps(MemoryContext)
+    again.environment.steps = ToolSteps("browser_navigate", MemoryContext)
     for name, arguments, result in first.results:
         TOOLS[name].restore(arguments, result, again.environment)
     with pytest.raises(NewAttemptNeeded, match="browser_resume=attempt"):
@@ -345,7 +345,9 @@ async def test_a_model_looks_at_the_page(item: Item, shop: Shop) -> None:
         item.environment.services.artifacts, [item.environment.service(Pool), vision]
     )
     context = MemoryContext()
-    item.environment.steps = ToolSteps(lambda: context, artifacts=item.environment.services.artifacts)
+    item.environment.steps = ToolSteps(
+        "browser_navigate", lambda: context, artifacts=item.environment.services.artifacts
+    )
     told = dict((await browser_vision.call({"question": "How many?", "annotate": True}, item.environment)).content)
     assert told["analysis"] == "eight lamps"
     assert {"ref": await item.ref('link "Lamp 1"'), "name": "Lamp 1"} in told["annotations"]

@@ -41,7 +41,7 @@ class Desk:
             return self.sandbox
 
         context = context or MemoryContext()
-        self.steps = ToolSteps(lambda: context.scope("call-1"), artifacts=self.services.artifacts)
+        self.steps = ToolSteps("image_generate", lambda: context.scope("call-1"), artifacts=self.services.artifacts)
         environment = ToolEnvironment(sandbox, SystemClock(), 20.0, services=self.services, steps=self.steps)
         result = await image_generate.call({"prompt": "A red house", **arguments}, environment)
         assert isinstance(result.content, dict)

@@ -49,7 +49,7 @@ def environment(context: MemoryContext, services: ToolServices, sandbox: Sandbox
             raise ToolError("there is no sandbox")
         return sandbox
 
-    steps = ToolSteps(lambda: context.scope("call-1"), artifacts=services.artifacts)
+    steps = ToolSteps("vision_analyze", lambda: context.scope("call-1"), artifacts=services.artifacts)
     return ToolEnvironment(found, SystemClock(), services=services, steps=steps)
 
 

@@ -501,8 +501,10 @@ def test_tools_and_turns_of_the_latest_attempt_count(tmp_path: Path, index_dir: 
                     seq * 2.0,
                     seq * 2.0 + 3,
                 )
-                columns = "item, attempt, scope, seq, kind, digest, request, output, usage, started_at, finished_at"
-                other.execute(f"INSERT INTO steps ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row.columns())
+                columns = (
+                    "item, attempt, scope, seq, kind, digest, request, output, usage, started_at, finished_at, account"
+                )
+                other.execute(f"INSERT INTO steps ({columns}) VALUES ({', '.join('?' * 12)})", row.columns())
         other.execute(
             "UPDATE items SET attempt = attempt + 1, state = 'completed', reason = NULL, cause = NULL WHERE number = 2"
         )

@@ -31,9 +31,10 @@ from manyhands.processes.fork_server import ForkServer
 from manyhands.runs.execution import RunResult, early_forks
 from manyhands.runs.making import Opened
 from manyhands.sandboxes.selection import check_backend
+from manyhands.task_folders.session import is_external
 from manyhands.tools.standard import standard_registry
 from manyhands.workloads.trajectories.opening import open_batch
-from manyhands.workloads.trajectories.prepared import NAMED_TOOLS
+from manyhands.workloads.trajectories.prepared import NAMED_TOOLS, Prepared
 from manyhands.workloads.trajectories.records import TAGS_IN_VALUES
 from manyhands.workloads.trajectories.results.exports import FAILURES, STATISTICS, TRAJECTORIES
 from manyhands.workloads.trajectories.results.kept_samples import NOT_BEST
@@ -100,12 +101,9 @@ def execute_session(session: Opened[TrajectoryWorkload], forks: ForkServer | Non
 def _print_head(session: Opened[TrajectoryWorkload]) -> None:
     options = session.workload.prepared.options
     execution = session.workload.execution
-    simulated = " (simulated: its answers are made up)" if options.model.startswith("simulated") else ""
-    distribution = session.workload.prepared.distribution.name
-    tools = f"tools {', '.join(options.tools or ())}" if distribution == NAMED_TOOLS else f"distribution {distribution}"
     lines = [
         f"Run {session.folder.name}: {shown_path(Path(options.dataset_file))}, in batches of {options.batch_size}",
-        f"  model {options.model}{simulated}, {tools}, sandbox {options.sandbox}",
+        f"  {_agent_text(session.workload.prepared)}, sandbox {options.sandbox}",
         f"  {execution.workers} worker process{'es' * (execution.workers != 1)} with {counted(execution.concurrency, 'prompt')} each"
         if execution.executor == "processes"
         else f"  {counted(execution.workers * execution.concurrency, 'prompt')} at once in this process",
@@ -119,6 +117,19 @@ def _print_head(session: Opened[TrajectoryWorkload]) -> None:
     lines.append(view_line(session.folder))
     for line in lines:
         out().print_line(line)
+
+
+def _agent_text(prepared: Prepared) -> str:
+    """What does the items: a model with its tools, or something that needs neither."""
+    options = prepared.options
+    if options.agent_command is not None:
+        return f"agent command {options.agent_command}"
+    if is_external(options, options.agent):
+        return "agent oracle: the tasks' own solutions"
+    simulated = " (simulated: its answers are made up)" if options.model.startswith("simulated") else ""
+    distribution = prepared.distribution.name
+    tools = f"tools {', '.join(options.tools or ())}" if distribution == NAMED_TOOLS else f"distribution {distribution}"
+    return f"{f'agent {options.agent}, ' if options.agent else ''}model {options.model}{simulated}, {tools}"
 
 
 def _print_results(result: RunResult) -> None:

@@ -7,13 +7,23 @@ import shutil
 import sys
 from pathlib import Path
 
-from manyhands.cli.plain import add_data_dir, add_job, duration, parser, shown_path, table, usage_text
+from manyhands.cli.plain import (
+    SHARES_TITLE,
+    add_data_dir,
+    add_job,
+    duration,
+    parser,
+    shares_table,
+    shown_path,
+    table,
+    usage_text,
+)
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import json_text, one_line
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.processes.output import raw_stream
 from manyhands.runs.exit_codes import ExitCode
-from manyhands.runs.ledger import ledger
+from manyhands.runs.ledger import ledger, shares, tool_usages
 from manyhands.workloads.csv_jobs.folders import find_job, unreadable_runs
 from manyhands.workloads.csv_jobs.rows.stage_states import StageCounts
 from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status, job_statuses, rfc3339, stage_counts
@@ -69,6 +79,7 @@ def print_ledger(status: JobStatus) -> None:
     try:
         causes, seconds = ledger(reader.counts())["by_cause"], reader.working_seconds()
         removed = reader.left_input(ItemState.COMPLETED)
+        tools = tool_usages(reader.accounts())
     finally:
         reader.close()
     causes["skipped"] = causes.pop("discarded", {})
@@ -81,7 +92,11 @@ def print_ledger(status: JobStatus) -> None:
     rows.append(["in all", f"{status.total_items:,}", "= the sum of the states"])
     print("Ledger")
     print(table(("state", "rows", ""), rows, right=("rows",)))
-    print(usage_text(status.usage.to_json(), seconds))
+    usage = status.to_json()["usage"]
+    print(usage_text(usage, seconds))
+    if tools:
+        headings, shared = shares_table(shares(usage, tools))
+        print(f"{SHARES_TITLE}\n{table(headings, shared, right=headings[1:-1])}")
 
 
 def print_stages(status: JobStatus) -> None:

@@ -129,7 +129,7 @@ async def _tried(tool: Any, arguments: dict[str, Any], services: Any, folder: Pa
     context = AttemptContext(
         AttemptSettings(_Unrecorded(), _Unlimited(), clock, 0, folder), Claim(Item(1, tool.name, {}), 1)
     )
-    steps = ToolSteps(lambda: context.scope(tool.name), artifacts=services.artifacts)
+    steps = ToolSteps(tool.name, lambda: context.scope(tool.name), artifacts=services.artifacts)
     began = time.perf_counter()
     try:
         async with ToolEnvironment(_no_sandbox, clock, services=services, steps=steps) as environment:

@@ -135,13 +135,13 @@ class Record(Message):
         row = self.row
         address = (row.item, row.attempt, row.scope, row.seq, row.kind)
         usage = _usage_values(row.usage)
-        values = (row.digest, row.request, row.output, usage, row.started_at, row.finished_at)
+        values = (row.digest, row.request, row.output, usage, row.started_at, row.finished_at, row.account)
         return _record, (self.request, address, *values)
 
 
 def _record(request: int, address: tuple[int, int, str, int, str], *values: Any) -> Record:
-    identity, sent, output, usage, started_at, finished_at = values
-    return Record(request, StepRow(*address, identity, sent, output, _usage(usage), started_at, finished_at))
+    identity, sent, output, usage, *others = values
+    return Record(request, StepRow(*address, identity, sent, output, _usage(usage), *others))
 
 
 def _usage_values(usage: Usage) -> tuple[Any, ...] | None:

@@ -45,8 +45,8 @@ INSERT INTO attempts (item, attempt, ended_at, reason) VALUES :rows ON CONFLICT 
 INSERT INTO failures (item, attempt, at, cause, message) VALUES :rows;
 
 -- name: add_steps
--- item, attempt, scope, seq, kind, digest, request, output, usage, started_at, finished_at
-INSERT INTO steps (item, attempt, scope, seq, kind, digest, request, output, usage, started_at, finished_at) VALUES :rows;
+-- item, attempt, scope, seq, kind, digest, request, output, usage, started_at, finished_at, account (or null)
+INSERT INTO steps (item, attempt, scope, seq, kind, digest, request, output, usage, started_at, finished_at, account) VALUES :rows;
 
 -- name: add_outputs
 -- file
@@ -68,6 +68,15 @@ UPDATE sessions SET heartbeat_at = v.column2 FROM (VALUES :rows) AS v WHERE sess
 UPDATE usage SET calls = calls + ?, input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,
     cached_tokens = cached_tokens + ?, cache_write_tokens = cache_write_tokens + ?, reasoning_tokens = reasoning_tokens + ?,
     cost = cost + ?, unpriced_calls = unpriced_calls + ?, simulated_calls = simulated_calls + ? WHERE id = 1;
+
+-- name: add_to_account
+INSERT INTO accounts (name, calls, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens, cost, unpriced_calls,
+    simulated_calls)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET calls = calls + excluded.calls,
+    input_tokens = input_tokens + excluded.input_tokens, output_tokens = output_tokens + excluded.output_tokens,
+    cached_tokens = cached_tokens + excluded.cached_tokens, cache_write_tokens = cache_write_tokens + excluded.cache_write_tokens,
+    reasoning_tokens = reasoning_tokens + excluded.reasoning_tokens, cost = cost + excluded.cost,
+    unpriced_calls = unpriced_calls + excluded.unpriced_calls, simulated_calls = simulated_calls + excluded.simulated_calls;
 
 -- name: plan_items
 -- key, position, generation, payload. A known item keeps its number and state; one that was removed from the input and is back goes on.
@@ -347,6 +356,14 @@ SELECT count(*) FROM items WHERE position >= 1000000000000 AND state = ?;
 -- name: get_usage
 SELECT calls, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens, cost, unpriced_calls, simulated_calls
 FROM usage WHERE id = 1;
+
+-- name: list_accounts
+SELECT name, calls, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens, cost, unpriced_calls, simulated_calls
+FROM accounts ORDER BY name;
+
+-- name: accounts_of_item
+-- what steps used for accounts, those of abandoned attempts included
+SELECT account, usage FROM steps WHERE item = ? AND usage IS NOT NULL AND account IS NOT NULL;
 
 -- name: list_outputs
 SELECT id, file, size FROM outputs;

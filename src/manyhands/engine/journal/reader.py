@@ -470,8 +470,18 @@ class JournalReader:
     def usage(self) -> Usage:
         """What the run has used since it began, interrupted and abandoned attempts included."""
         row = self._one("get_usage")
-        usage = Usage(*row) if row else Usage()
-        return usage if isfinite(usage.cost) else replace(usage, cost=0.0, unpriced_calls=usage.calls)
+        return _finite(Usage(*row)) if row else Usage()
+
+    def accounts(self) -> dict[str, Usage]:
+        """What of that was used for accounts (see ``Effect.account``), by their names."""
+        return {name: _finite(Usage(*values)) for name, *values in self._all("list_accounts")}
+
+    def accounts_of_item(self, item_number: int) -> dict[str, Usage]:
+        """The same of the recorded steps of an item, those of abandoned attempts included."""
+        found: dict[str, Usage] = {}
+        for name, usage in self._all("accounts_of_item", item_number):
+            found[name] = found.get(name, ZERO) + self._read_usage(usage)
+        return dict(sorted(found.items()))
 
     def usage_of_items(self, item_numbers: Sequence[int]) -> dict[int, Usage]:
         """What the recorded steps of items used, those of abandoned attempts included, by their numbers: found by one query."""
@@ -545,6 +555,11 @@ class JournalReader:
         while rows := self._all(query, position, PAGE):
             yield from rows
             position = rows[-1][-1]
+
+
+def _finite(usage: Usage) -> Usage:
+    """A sum, with its cost unknown if somebody had it grow beyond all bounds."""
+    return usage if isfinite(usage.cost) else replace(usage, cost=0.0, unpriced_calls=usage.calls)
 
 
 def has_journal(folder: Path) -> bool:

@@ -27,6 +27,7 @@ class StepRow:
     usage: Usage
     started_at: float
     finished_at: float
+    account: str = ""
 
     def columns(self) -> tuple[Any, ...]:
         """In the order of the ``add_steps`` query."""
@@ -43,6 +44,7 @@ class StepRow:
             usage,
             self.started_at,
             self.finished_at,
+            self.account or None,
         )
 
 

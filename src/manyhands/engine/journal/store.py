@@ -297,7 +297,7 @@ class Store:
 
     def record(self, row: StepRow) -> Awaitable[None]:
         """Done when the step is on disk."""
-        self.writer.submit("add_steps", row.columns(), row.usage)
+        self.writer.submit("add_steps", row.columns(), row.usage, account=row.account)
         return self.writer.committed()
 
     def start(self, number: int) -> None:

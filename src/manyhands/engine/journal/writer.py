@@ -61,6 +61,7 @@ OnCommit = Callable[[StorageError | None], None]
 class _Batch:
     rows: dict[str, list[Row]] = field(default_factory=dict)
     usage: Usage = ZERO
+    accounts: dict[str, Usage] = field(default_factory=dict)
     waiters: list[OnCommit] = field(default_factory=list)
 
 
@@ -90,9 +91,13 @@ class GroupWriter:
         """Why nothing can be written any more, if so."""
         return self._failure
 
-    def submit(self, kind: str, row: Row, usage: Usage = ZERO, on_commit: OnCommit | None = None) -> None:
-        """Queue a row. It is durable when a ``committed`` taken afterwards is done, or when ``on_commit`` is called (see
-        ``when_committed``)."""
+    def submit(
+        self, kind: str, row: Row, usage: Usage = ZERO, on_commit: OnCommit | None = None, *, account: str = ""
+    ) -> None:
+        """Queue a row, and what was used with it, which is the run's, and an account's if one is named.
+
+        It is durable when a ``committed`` taken afterwards is done, or when ``on_commit`` is called (see ``when_committed``).
+        """
         if on_commit is not None and self._failure is not None:
             self.when_committed(on_commit)
             return
@@ -100,6 +105,8 @@ class GroupWriter:
             self._rows(kind).append(row)
             if usage is not ZERO:
                 self._batch.usage += usage
+                if account:
+                    self._batch.accounts[account] = self._batch.accounts.get(account, ZERO) + usage
             if on_commit is not None:
                 self._batch.waiters.append(on_commit)
             if self._asleep or (on_commit is not None and self._dozing):
@@ -187,6 +194,8 @@ class GroupWriter:
                             self._write(kind, batch.rows[kind])
                     if batch.usage is not ZERO:
                         self._connection.execute(queries()["add_usage"], usage_row(batch.usage))
+                    for account, usage in batch.accounts.items():
+                        self._connection.execute(queries()["add_to_account"], (account, *usage_row(usage)))
                     self._connection.execute(expanded("set_meta", 2, 1), (META, str(self._noted.count + 1)))
                 self._noted.note(self._noted.count + 1)
                 self.commits += 1

@@ -103,19 +103,21 @@ class ServiceAnswer:
 class ToolSteps:
     """The steps that one call of a tool is made of.
 
-    ``open_parts`` opens the branch of the attempt that they are taken in, which is done when the first one is. ``artifacts``: where the
-    pictures are that messages refer to.
+    ``tool``: its name, for whose account they are. ``open_parts`` opens the branch of the attempt that they are taken in, which is done
+    when the first one is. ``artifacts``: where the pictures are that messages refer to.
     """
 
-    __slots__ = ("_artifacts", "_context", "_open_parts", "_retries", "_used")
+    __slots__ = ("_artifacts", "_context", "_open_parts", "_retries", "_tool", "_used")
 
     def __init__(
         self,
+        tool: str,
         open_parts: Callable[[], Context],
         *,
         artifacts: ArtifactStore | None = None,
         retries: Retries | None = None,
     ) -> None:
+        self._tool = tool
         self._open_parts = open_parts
         self._context: Context | None = None
         self._artifacts = artifacts
@@ -134,7 +136,7 @@ class ToolSteps:
     def branch(self, name: str) -> ToolSteps:
         """Steps that are taken at the same time as others. ``name``: the same on a replay, and unique within the call."""
         context = self._opened()
-        made = ToolSteps(lambda: context.scope(name), artifacts=self._artifacts, retries=self._retries)
+        made = ToolSteps(self._tool, lambda: context.scope(name), artifacts=self._artifacts, retries=self._retries)
         made._used = self._used
         return made
 
@@ -168,7 +170,7 @@ class ToolSteps:
                     raise
                 return Effect({"failure": f"{settings.model} gave no answer ({error.cause}): {error.message}"})
             output = {"message": found.message, "finish_reason": found.finish_reason, "usage": found.usage.to_json()}
-            return Effect(output, found.usage)
+            return Effect(output, found.usage, self._tool)
 
         output = await context.step(ASK, request, effect)
         self._settle(output)
@@ -192,7 +194,7 @@ class ToolSteps:
             except ServiceError as error:
                 return Effect({"failure": str(error)})
             usage = ZERO if charge is None else charge.usage(answer)
-            return Effect({"answer": answer.content, "usage": usage.to_json()}, usage)
+            return Effect({"answer": answer.content, "usage": usage.to_json()}, usage, self._tool)
 
         output = await context.step(REQUEST, {"service": name, "request": request}, effect)
         self._settle(output)

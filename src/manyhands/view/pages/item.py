@@ -83,6 +83,7 @@ def _look(run: Any, reader: JournalBrowser, number: int, query: Query) -> Page:
         "page": page,
         "sections": sections,
         "described": described if page.first <= 1 else [],
+        "of_tools": details.tools,
         "system_prompt": details.system_prompt if attempt == row.attempt else None,
     }
     data: dict[str, Any] = {"run": run.id, **item_contents(row, summary), "attempt_shown": attempt, "tab": tab}

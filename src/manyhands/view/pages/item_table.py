@@ -29,9 +29,14 @@ COMMON = (
     Column("verdict", "verdict"),
     Column("input", "input", about="The beginning of what was given."),
     Column("outcome", "outcome", about="The beginning of what came of it, or why there is none."),
-    Column("calls", "calls", is_number=True, about="Model calls, abandoned attempts included."),
-    Column("tokens", "tokens", is_number=True, about="Input and output, abandoned attempts included."),
-    Column("cost", "cost", is_number=True, about="US dollars, abandoned attempts included."),
+    Column(
+        "calls",
+        "calls",
+        is_number=True,
+        about="Of models and paid services, those of tools, graders and abandoned attempts included.",
+    ),
+    Column("tokens", "tokens", is_number=True, about="Input and output of all calls."),
+    Column("cost", "cost", is_number=True, about="US dollars, of all calls."),
     Column(
         "seconds", "seconds", is_number=True, about="From its first beginning, or from that after a retry, to its end."
     ),

@@ -11,8 +11,9 @@ from typing import Any
 
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.text import cut, shell_quoted
+from manyhands.core.usage import Usage, UsageFigures
 from manyhands.engine.journal.browsing import MAX_CAUSES, UNREADABLE, JournalBrowser
-from manyhands.runs.ledger import left_to_do
+from manyhands.runs.ledger import ToolUsage, left_to_do, shares
 from manyhands.runs.progress import image_text
 from manyhands.runs.shown.blocks import (
     Block,
@@ -145,7 +146,7 @@ def _facts(run: ShownRun) -> Iterator[Fact]:
             about=f"{short(usage['input_tokens'])} in, {short(usage['output_tokens'])} out",
         ),
     )
-    yield Fact("model calls", Cell(f"{usage['calls']:,}"))
+    yield Fact("calls", Cell(f"{usage['calls']:,}"), "of models and paid services, those of tools and graders included")
     ended = ledger["items"] - ledger["pending"]
     work = summary["working_seconds"]
     yield Fact("work", Cell(duration(work)), "how long the run was executed, all sessions together")
@@ -254,6 +255,27 @@ def _tool_table(tools: Sequence[ToolFigures], items: int) -> Table:
     return Table(columns, rows, about=_more(len(tools) - len(rows)))
 
 
+def _shares_table(usage: UsageFigures, tools: Sequence[ToolUsage]) -> Table:
+    rows = [
+        (
+            Cell(cut(name, _MAX_NAME), about=each.remarks),
+            Cell(f"{each.calls:,}", each.calls),
+            Cell(f"{each.input_tokens:,}", each.input_tokens),
+            Cell(f"{each.output_tokens:,}", each.output_tokens),
+            Cell(money(each.cost), each.cost),
+        )
+        for name, each in (*shares(usage, tools), ("in all", Usage.from_json(dict(usage))))
+    ]
+    columns = (
+        Column("tool", "tool"),
+        Column("requests", "requests", is_number=True),
+        Column("tokens_in", "tokens in", is_number=True),
+        Column("tokens_out", "tokens out", is_number=True),
+        Column("cost", "cost", is_number=True),
+    )
+    return Table(columns, rows[-_TOOLS:])
+
+
 def _more(count: int) -> str:
     return f"… and {count:,} more" if count > 0 else ""
 
@@ -263,6 +285,9 @@ def overview_sections(
 ) -> Iterator[Section]:
     """Why items failed, what was changed, which files there are, the settings. ``files``: what the workload says of its files;
     ``is_passed_on``: nothing is said of the machine and of the folders on it."""
+    if status["tools"]:
+        about = "Requests to models and services that tools made within their calls, abandoned attempts included."
+        yield Section("Paid for by tools", [_shares_table(status["usage"], status["tools"])], about)
     if table := _causes(reader):
         yield Section(
             "Failures", [table], "Every failure, also those after which an item was executed again.", "failures"

@@ -92,6 +92,7 @@ class ShownItems:
             "result_title": self._view.item_tab,
             "attempts": [*attempt_sections(row, details)] if has_attempts else [],
             "described": self._describe.item(row),
+            "of_tools": details.tools,
             "system_prompt": prompt,
             "prompt_is_that_of": same_as,
             "steps": steps,
