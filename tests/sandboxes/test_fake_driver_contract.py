@@ -51,6 +51,7 @@ backend = RemoteBackend(FakeDriver())
         "test_run_keeps_head_and_tail",
         "test_run_time_limit_ends_the_whole_group",
         "test_shell_keeps_its_state",
+        "test_shell_outlives_syntax_errors_that_nothing_tells_of",
         "test_shell_reports_syntax_errors",
         "test_shell_survives_exit",
         "test_shell_survives_whatever_replaces_or_kills_it",

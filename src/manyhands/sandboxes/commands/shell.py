@@ -192,7 +192,7 @@ class Shell:
             await self.dismiss()
             return 1
         kind, code, directory, jobs, script = fields[1:6]
-        left = bool(jobs.strip()) if self._bash else "Running" in jobs or "Stopped" in jobs
+        left = bool(jobs.rstrip("|")) if self._bash else "Running" in jobs or "Stopped" in jobs
         self.state = ShellState(directory, script or self.state.script, jobs=left)
         if kind == "done":
             return int(code)

@@ -23,7 +23,8 @@ SH = ["/bin/sh", "-s"]
 _BEGUN = b"\x06"
 _LINE = '\ndeclare -a BASH_LINENO=([0]="'
 
-# {report}: descriptor of the report pipe as inherited; {output}, {status}: numbers not otherwise used in the child.
+# {report}: descriptor of the report pipe as inherited; {output}, {status}: numbers not otherwise used in the child. A report begins with an
+# expansion that is not needed, but has bash 5.2 put its parser in order: after an unfinished $( it writes where it must not, and aborts.
 _BEGINNING = """\
 shopt -s expand_aliases
 {{ builtin eval {state}; }} >/dev/null 2>&1
@@ -31,7 +32,8 @@ builtin export {exports} >/dev/null
 builtin cd -- {directory} 2>/dev/null || builtin cd -- {fallback}
 exec {output}>&1 {status}>&{report} {report}>&- >/dev/null 2>&1
 {setting}__manyhands_report() {{
-  {end}{kept}{{ builtin printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; builtin jobs -rp; {more}builtin printf '\\0'
+  builtin : "${{BASH-$(builtin :)}}"
+  {kept}{end}{{ builtin printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; {jobs}builtin printf '\\0'
     {dump}
     builtin printf '\\0'; }} >&{status} 2>/dev/null
 }}
@@ -39,30 +41,53 @@ builtin trap '__manyhands_report exit "$?"' EXIT
 {ready}
 """
 _STATE = "builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p"
-# {file}: a descriptor of a file in memory without a name, which takes the lines as they come; where there is none, a fork does. And
-# after a command that failed, perhaps by its syntax: bash 5.2 then aborts when it lists its functions in its own process.
+_JOBS = "builtin jobs -rp; builtin printf '|'; "
+# {now}, {before}: descriptors of files in memory without names, for this state and the one reported last; where there are none, a fork
+# gathers the lines. Two states are the same if they differ only in how many lines the shell has read.
 _SETTING = """\
-(builtin umask 077; : >|{path}) && exec {file}<>{path}; command -p rm -f {path}
+(builtin umask 077; : >|{path}; : >|{path}.) && exec {now}<>{path} {before}<>{path}.; command -p rm -f {path} {path}.
 """
 _KEPT = """\
-[[ $2 == 0 ]] && {{ builtin trap '' XFSZ
-    {{ builtin jobs -rp; {more}builtin printf '\\0'; {dump}; builtin printf '\\0'; }} >|/proc/self/fd/{file} &&
-    builtin trap - XFSZ && builtin local -a __manyhands_said && builtin mapfile -t -d '' __manyhands_said </proc/self/fd/{file} &&
-    [[ ${{#__manyhands_said[@]}} == 2 ]] &&
-    builtin printf '%s\\0' {token} "$1" "$2" "$PWD" "${{__manyhands_said[@]}}" >&{status} && return; }} 2>/dev/null
+{{ builtin trap '' XFSZ
+    {{ {jobs}builtin printf '\\0'; {dump}; builtin printf '\\0'; }} >|/proc/self/fd/{now} &&
+    builtin local -a __manyhands_said && builtin mapfile -t -d '' __manyhands_said </proc/self/fd/{now} &&
+    [[ ${{#__manyhands_said[@]}} == 2 ]] && {{
+      __manyhands_said[2]=${{__manyhands_said[1]/$'\\ndeclare -a BASH_LINENO=([0]="'"$BASH_LINENO"'")'/}}
+      builtin local -a __manyhands_last; builtin mapfile -t -d '' __manyhands_last </proc/self/fd/{before}
+      [[ $1 == done && $__manyhands_said == '|'* && ${{#__manyhands_said}} -lt {short} ]] &&
+        builtin [ "${{__manyhands_said[2]}}" = "${{__manyhands_last-}}" ] && builtin trap - XFSZ && {same} && builtin return
+      builtin printf '%s\\0' "${{__manyhands_said[2]}}" >|/proc/self/fd/{before}
+      {end}builtin trap - XFSZ
+      builtin printf '%s\\0' {token} "$1" "$2" "$PWD" "${{__manyhands_said[@]:0:2}}" >&{status} && builtin return; }}
+  }} 2>/dev/null
   builtin trap - XFSZ
   """
+_SHORT = 900
+"""Characters of the list of jobs and what is added to it beyond which a report is never short: what is written at once stays in one
+piece."""
 _READY = "printf '\\006' >&{status}"
 _SH_BEGINNING = """\
 {{ eval {state}; }} >/dev/null 2>&1
 cd -- {directory} 2>/dev/null || cd -- {fallback}
 exec 8>&1 9>&2 >/dev/null 2>&1
 __manyhands_report() {{
-  {end}{{ printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; jobs; {more}printf '\\0'; export -p; printf '\\0'; }} >&9 2>/dev/null
+  {end}{{ printf '%s\\0%s\\0%s\\0%s\\0' {token} "$1" "$2" "$PWD"; jobs; printf '|'; {more}printf '\\0'
+    export -p; printf '\\0'; }} >&9 2>/dev/null
 }}
 trap '__manyhands_report exit "$?"' EXIT
 {ready}
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How a bash tells whether its state has changed."""
+
+    now: int
+    before: int
+    """Descriptors of its own."""
+    same: str
+    """A command that says that it has not, and no jobs run. ``$2`` is the exit code, ``${__manyhands_said#|}`` what ``more`` added."""
 
 
 def bash_beginning(
@@ -77,17 +102,28 @@ def bash_beginning(
     ready: str | None = None,
     end: str = "",
     more: str = "",
-    kept: int | None = None,
+    kept: Kept | None = None,
 ) -> str:
     """The first lines of a bash that goes on from ``state`` and reports to the descriptor ``report``, which it takes as ``status``; what
     commands write goes to its output, which it takes as ``output``. ``fallback``: where to start if the state's directory is gone;
     ``exports``: ``NAME=value``, exported whatever the state says. ``ready``, ``end``, ``more``: commands, each with what ends it, that say
     that it is ready (else a byte to ``status``), that are run first in each report, and that add to the list of its jobs.
-    ``kept``: have a report come in few pieces, not line by line, by means of this descriptor."""
-    setting = gathered = ""
+    ``kept``: how reports come in few pieces, not line by line, and are short where little is to be said."""
+    jobs, setting, gathered = _JOBS + more, "", ""
     if kept is not None:
-        setting = _SETTING.format(path=f"/dev/shm/.{secrets.token_hex(16)}", file=kept)
-        gathered = _KEPT.format(more=more, dump=_STATE, file=kept, token=token, status=status)
+        path = f"/dev/shm/.{secrets.token_hex(16)}"
+        setting = _SETTING.format(path=path, now=kept.now, before=kept.before)
+        gathered = _KEPT.format(
+            jobs=jobs,
+            dump=_STATE,
+            now=kept.now,
+            before=kept.before,
+            same=kept.same,
+            short=_SHORT,
+            end=end,
+            token=token,
+            status=status,
+        )
     return _BEGINNING.format(
         state=shlex.quote(state.script),
         directory=shlex.quote(state.directory),
@@ -99,7 +135,7 @@ def bash_beginning(
         token=token,
         ready=f"builtin {_READY.format(status=status)}" if ready is None else ready,
         end=end,
-        more=more,
+        jobs=jobs,
         setting=setting,
         kept=gathered,
         dump=_STATE if kept is None else f'builtin printf %s "$({_STATE})"',

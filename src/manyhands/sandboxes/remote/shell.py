@@ -1,8 +1,9 @@
 """The persistent shell of a world: a bash, or where there is none a plain ``sh``, behind one of an engine's ``exec`` streams.
 
 Its script comes as its input; its output is what commands write, its errors are its reports (``commands.shell_state``). The two travel
-separately and may overtake each other, so that the end of a command is marked in both. A plain ``sh`` has only its directory and its
-exported variables as its state.
+separately and may overtake each other, so that the end of a command is marked in both. After most commands nothing of a bash's state has
+changed: the mark in its output says so, and no report comes. A plain ``sh`` has only its directory and its exported variables as its
+state, and always reports.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
@@ -18,6 +20,7 @@ from manyhands.processes.children import ExecResult, to_the_end
 from manyhands.processes.output import Capture
 from manyhands.sandboxes.commands.shell import ShellNotStarted
 from manyhands.sandboxes.commands.shell_state import (
+    Kept,
     Report,
     ShellState,
     bash_beginning,
@@ -29,7 +32,7 @@ from manyhands.sandboxes.remote import scripts
 from manyhands.sandboxes.remote.place import LAST_WORDS, Place, result_of
 from manyhands.sandboxes.remote.streams import Marked, Stream, is_number
 
-_OUTPUT, _STATUS, _KEPT = 201, 202, 203
+_OUTPUT, _STATUS, _NOW, _BEFORE = 201, 202, 203, 204
 _STARTING = 20.0
 _ASKED_EVERY = 2.0
 """Seconds after which it is looked whether a shell still lives that has not answered."""
@@ -60,6 +63,10 @@ class RemoteShell:
         self._pid = 0
         self._ready = [asyncio.Event(), asyncio.Event()]
         self._report = Report(begun=True)
+        self._same: list[str] | None = None
+        """The words of a mark in place of a report: an exit code, and the processes of the world."""
+        self._answered = asyncio.Event()
+        """The report has come, or that mark."""
         self._capture = Capture(_LEFT_OVER)
         self._marked = asyncio.Event()
         self._output = Marked(self._mark, lambda data: None, self._output_mark)
@@ -111,6 +118,8 @@ class RemoteShell:
         began = time.monotonic()
         self._capture = self._with_leftovers(max_output)
         self._marked.clear()
+        self._answered.clear()
+        self._same = None
         self._tag = self._place.new_tag()
         self.processes = None
         try:
@@ -132,28 +141,42 @@ class RemoteShell:
 
     async def _execute(self, command: str, deadline: float) -> int | None:
         """The exit code; None if the time limit was reached."""
-        line, arrived = self._line(command).encode(errors="surrogateescape"), self._report.arrived
+        line = self._line(command).encode(errors="surrogateescape")
         sending: asyncio.Task[bool] | None = None
         if len(line) <= _SHORT:
             await self._stream.write(line)
         else:  # which the shell may be slow to take
             sending = asyncio.ensure_future(self._stream.write(line))
         try:
-            while not self._stream.ended.is_set() and (left := deadline - time.monotonic()) > 0:
-                if await self._stream.until(arrived, min(left, _ASKED_EVERY)) or self._stream.ended.is_set():
-                    break
-                if left > _ASKED_EVERY and not await self._is_alive(self._pid):
-                    if not await self._stream.until(arrived, LAST_WORDS) and not self._stream.ended.is_set():
-                        return await self._gone(137)  # what it left behind holds its streams open
-                    break
+            lives = await self._until_answered(deadline)
         finally:
             if sending is not None:
                 sending.cancel()
-        if self._report.arrived.is_set():
-            return await self._read_report(deadline)
-        return await self._gone(self._stream.exit_code) if self._stream.ended.is_set() else None
+        if self._same is not None:
+            return self._read_mark(self._same)
+        if self._answered.is_set():
+            return await self._read_report()
+        if self._stream.ended.is_set():
+            return await self._gone(self._stream.exit_code)
+        return None if lives else await self._gone(137)  # what it left behind holds its streams open
 
-    async def _read_report(self, deadline: float) -> int | None:
+    async def _until_answered(self, deadline: float) -> bool:
+        """Wait for an answer, or the shell's end; whether it lives, as far as is known."""
+        while not self._stream.ended.is_set() and (left := deadline - time.monotonic()) > 0:
+            if await self._stream.until(self._answered, min(left, _ASKED_EVERY)):
+                break
+            if left > _ASKED_EVERY and not self._stream.ended.is_set() and not await self._is_alive(self._pid):
+                await self._stream.until(self._answered, LAST_WORDS)
+                return False
+        return True
+
+    def _read_mark(self, words: list[str]) -> int:
+        if self.state.jobs:
+            self.state = replace(self.state, jobs=False)
+        self.processes = _ids(words[1:])
+        return int(words[0])
+
+    async def _read_report(self) -> int:
         fields = self._report.take()
         if fields is None or fields[0] != self._token:  # something else wrote there: trust this shell no further
             await self.close()
@@ -162,7 +185,7 @@ class RemoteShell:
         own, _, listed = jobs.partition("|")
         running = bool(own.strip()) if self._kind == "bash" else "Running" in own or "Stopped" in own
         self.state = ShellState(directory, script or self.state.script, jobs=running)
-        self.processes = _ids(listed)
+        self.processes = _ids(listed.split())
         if not await self._stream.until(self._marked, LAST_WORDS):
             await self.close()
         elif kind != "done":
@@ -190,8 +213,9 @@ class RemoteShell:
         return tag + sh_line(command)
 
     def _beginning(self) -> str:
-        listing = "printf '|'; printf ' %s' /proc/[0-9]*; " if self._place.world.alone else ""
+        listing = "printf ' %s' /proc/[0-9]*; " if self._place.world.alone else ""
         if self._kind == "bash":
+            same = f'builtin printf \'\\0%s same %s%s\\0\' {self._mark} "$2" "${{__manyhands_said#|}}" >&{_OUTPUT}'
             return bash_beginning(
                 self.state,
                 token=self._token,
@@ -203,7 +227,7 @@ class RemoteShell:
                 ready=self._marks(f'ready $$" >&{_OUTPUT}', f'ready $$" >&{_STATUS}', "builtin "),
                 end=f"builtin printf '\\0%s end\\0' {self._mark} >&{_OUTPUT}; ",
                 more=listing.replace("printf", "builtin printf"),
-                kept=_KEPT,
+                kept=Kept(_NOW, _BEFORE, same),
             )
         return sh_beginning(
             self.state,
@@ -244,7 +268,11 @@ class RemoteShell:
     def _feed_report(self, data: bytes) -> None:
         self._report.feed(data)
         if self._report.arrived.is_set():
-            self._stream.stir()
+            self._answer()
+
+    def _answer(self) -> None:
+        self._answered.set()
+        self._stream.stir()
 
     def _note_noise(self, data: bytes) -> None:
         if self._ready[1].is_set():  # came in one piece with the mark
@@ -258,6 +286,10 @@ class RemoteShell:
             self._ready[1].set()
 
     def _output_mark(self, words: list[str]) -> None:
+        if words[0] == "same" and is_number(words[1:2]):
+            self._same = words[1:]
+            self._answer()
+            return
         (self._ready[0] if words[0] == "ready" else self._marked).set()
         self._stream.stir()
 
@@ -272,7 +304,7 @@ class RemoteShell:
         return capture
 
 
-def _ids(listed: str) -> set[int] | None:
-    """The processes in a list of their folders; None if it is none."""
-    names = [word.removeprefix("/proc/") for word in listed.split()]
+def _ids(folders: list[str]) -> set[int] | None:
+    """The processes that the folders belong to; None if that is no list of such."""
+    names = [folder.removeprefix("/proc/") for folder in folders]
     return {int(name) for name in names} if names and all(name.isdecimal() for name in names) else None
