@@ -17,14 +17,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.processes.output import Capture
+from manyhands.processes.output import Capture, ToFile
 from manyhands.processes.strays import Tags, end_session, tagged_words
 from manyhands.processes.system import ticks_now
 
@@ -293,15 +293,17 @@ async def run_process(
     start: Callable[[int, int], Process],
     *,
     timeout: float,
-    input: bytes | None,
+    input: bytes | BinaryIO | None,
     max_output: int,
+    sink: ToFile | None = None,
 ) -> ExecResult:
     """Run a process to its end or its time limit and gather its output.
 
-    ``start`` gets the descriptors for standard input and for output, and starts the process.
+    ``start`` gets the descriptors for standard input and for output, and starts the process. ``input``: bytes, or a file from where it
+    stands on; ``sink``: takes the output in place of the result, which then has its end only.
     """
     began = time.monotonic()
-    capture = Capture(max_output)
+    capture = sink or Capture(max_output)
     process, reader, writer = started_with_pipes(start, capture.feed)
     feeding = asyncio.ensure_future(_feed(writer, input))
     try:
@@ -372,10 +374,23 @@ async def to_the_end(work: Coroutine[Any, Any, Result]) -> Result:
     return task.result()
 
 
-async def _feed(writer: PipeWriter, data: bytes | None) -> None:
-    if data:
-        await writer.write(data)
-    writer.close()
+async def _feed(writer: PipeWriter, data: bytes | BinaryIO | None) -> None:
+    try:
+        async for block in blocks_of(data):
+            if not await writer.write(block):
+                break
+    finally:
+        writer.close()
+
+
+async def blocks_of(data: bytes | BinaryIO | None) -> AsyncIterator[bytes]:
+    """What a process gets as its input: bytes as they are, a file in pieces of a megabyte. Raises OSError."""
+    if isinstance(data, bytes):
+        if data:
+            yield data
+    elif data is not None:
+        while block := await asyncio.to_thread(data.read, 1 << 20):
+            yield block
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from manyhands.core.errors import StorageError
 from manyhands.core.redaction import KNOWN, Redactor
@@ -76,6 +76,38 @@ class Capture:
         if lost == 0 and len(head) + len(tail) <= limit:
             return head + tail
         return _shortened(head, tail, lost, limit)
+
+
+class ToFile:
+    """Takes any number of bytes, and writes the first ``limit`` of them to a file."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file = file
+        self._capacity = limit
+        self._tail = b""
+        self.total = 0
+        self.problem: OSError | None = None
+        """Why not all of it could be written."""
+
+    @property
+    def omitted(self) -> int:
+        """Bytes beyond the limit."""
+        return max(0, -self._capacity)
+
+    def feed(self, data: bytes) -> None:
+        """Add what came next."""
+        self.total += len(data)
+        try:
+            if self._capacity > 0 and self.problem is None:
+                self._file.write(data[: self._capacity])
+        except OSError as error:
+            self.problem = error
+        self._capacity -= len(data)
+        self._tail = (self._tail + data[-TAIL:])[-TAIL:]
+
+    def joined(self) -> bytes:
+        """The last that came, for messages."""
+        return self._tail
 
 
 def _shortened(head: bytes, tail: bytes, lost: int, limit: int) -> bytes:

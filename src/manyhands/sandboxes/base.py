@@ -16,6 +16,7 @@ from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.io.files import is_full
 from manyhands.processes.children import ExecResult, Process, run_process, to_the_end
+from manyhands.processes.output import ToFile
 from manyhands.processes.system import process_line
 from manyhands.sandboxes.commands.freezing import Frozen
 from manyhands.sandboxes.commands.launch import Launcher, marks
@@ -193,11 +194,12 @@ class CommandSandbox:
         command: Sequence[str],
         *,
         timeout: float,
-        input: bytes | None,
+        input: bytes | BinaryIO | None,
         cwd: str | None,
         max_output: int,
         user: str | None = None,
         environment: Mapping[str, str],
+        sink: ToFile | None = None,
     ) -> ExecResult:
         directory = self._inside(cwd)
         check_words(command)
@@ -211,6 +213,7 @@ class CommandSandbox:
                     timeout=timeout,
                     input=input,
                     max_output=max_output,
+                    sink=sink,
                 )
             )
 
@@ -387,9 +390,17 @@ class CommandSandbox:
         return process
 
     async def _run_inside(
-        self, command: list[str], *, timeout: float, input: bytes | None = None, max_output: int = 100_000
+        self,
+        command: list[str],
+        *,
+        timeout: float,
+        input: bytes | BinaryIO | None = None,
+        max_output: int = 100_000,
+        sink: ToFile | None = None,
     ) -> ExecResult:
-        return await self._run(command, timeout=timeout, input=input, cwd="/", max_output=max_output, environment={})
+        return await self._run(
+            command, timeout=timeout, input=input, cwd="/", max_output=max_output, environment={}, sink=sink
+        )
 
     def _inside(self, path: str | None) -> str:
         """A path as seen inside, made absolute."""

@@ -51,6 +51,17 @@ class WorldContract(RecoveryContract):
         with tarfile.open(fileobj=io.BytesIO(one.getvalue())) as unpacked:
             assert unpacked.getnames() == ["run.sh"]
 
+    async def test_what_tar_leaves_out_is_not_said_in_the_archive(self, sandbox: Sandbox) -> None:
+        if not self.has_python:
+            return
+        bind = "import socket; socket.socket(socket.AF_UNIX).bind('served/socket')"
+        await shell(sandbox, f'mkdir served; echo 1 >served/a; echo 2 >served/z; python3 -c "{bind}"')
+        got = io.BytesIO()
+        await sandbox.get("served", got, max_bytes=1 << 20)
+        with tarfile.open(fileobj=io.BytesIO(got.getvalue())) as unpacked:
+            names = {member.name.rstrip("/") for member in unpacked}
+        assert {"served", "served/a", "served/z"} <= names <= {"served", "served/a", "served/z", "served/socket"}
+
     async def test_archives_that_cannot_be_put_or_got(self, sandbox: Sandbox) -> None:
         await shell(sandbox, "echo x >file; head -c 300000 /dev/zero >big")
         with pytest.raises(ToolError):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from manyhands.core.errors import ToolError
 from manyhands.processes.children import ExecResult
+from manyhands.processes.output import ToFile
 from manyhands.sandboxes.files.trees import NotPlain, open_folder, open_regular, read_at_most, replace_file
 from manyhands.sandboxes.project import read_only
 
@@ -22,9 +26,13 @@ mkdir -p -- "$1" || exit 1
 ours=; read -r _ _ count 2>/dev/null </proc/self/uid_map; [ "$count" != 1 ] || ours=-o
 exec tar -x $ours -C "$1" -f -
 """
-_GET = (
-    '[ -e "$1" ] || exit 20; [ -r "$1" ] || exit 23; exec tar -c -C "$(dirname -- "$1")" -f - -- "$(basename -- "$1")"'
-)
+# What tar says must not be among the archive's bytes: it also names what it leaves out, such as sockets.
+_GET = """\
+[ -e "$1" ] || exit 20; [ -r "$1" ] || exit 23
+exec 3>&1
+said=$(tar -c -C "$(dirname -- "$1")" -f - -- "$(basename -- "$1")" 2>&1 >&3 3>&-) && exit
+code=$?; printf '%s' "$said"; exit "$code"
+"""
 MAX_ARCHIVE = 1 << 30
 """Bytes of an archive that is unpacked inside."""
 _READ = """\
@@ -81,7 +89,13 @@ class RunInside(Protocol):
     """How files are reached from inside the sandbox: ``Sandbox.run``."""
 
     def __call__(
-        self, command: list[str], *, timeout: float, input: bytes | None = None, max_output: int = 100_000
+        self,
+        command: list[str],
+        *,
+        timeout: float,
+        input: bytes | BinaryIO | None = None,
+        max_output: int = 100_000,
+        sink: ToFile | None = None,
     ) -> Awaitable[ExecResult]: ...
 
 
@@ -154,20 +168,31 @@ async def write_inside(
 
 async def put_inside(run: RunInside, archive: BinaryIO, path: str) -> None:
     """Unpack a tar archive by a command inside. Raises ToolError."""
-    data = archive.read(MAX_ARCHIVE + 1)
-    if len(data) > MAX_ARCHIVE:
-        raise ToolError(f"can't unpack into {path}: more than {MAX_ARCHIVE:,} bytes")
-    result = await run(["sh", "-c", _PUT, "sh", path], timeout=_ARCHIVE_SECONDS, input=data)
-    _check(result, "unpack into", path)
+    check_archive(archive, path)
+    result = await run(["sh", "-c", _PUT, "sh", path], timeout=_ARCHIVE_SECONDS, input=archive)
+    _check(result, "unpack into", path, _ARCHIVE_SECONDS)
 
 
 async def get_inside(run: RunInside, path: str, archive: BinaryIO, max_bytes: int) -> None:
-    """Pack a file or folder by a command inside. Raises ToolError."""
-    command = ["sh", "-c", _GET, "sh", path]
-    result = await run(command, timeout=_ARCHIVE_SECONDS, max_output=max_bytes + 1)
-    _check(result, "pack", path)
-    check_size(len(result.output), path, max_bytes)
-    archive.write(result.output)
+    """Pack a file or folder by a command inside; nothing is written of what is too large. Raises ToolError."""
+    with tempfile.TemporaryFile() as whole:
+        packed = ToFile(whole, max_bytes)
+        result = await run(["sh", "-c", _GET, "sh", path], timeout=_ARCHIVE_SECONDS, sink=packed)
+        _check(result, "pack", path, _ARCHIVE_SECONDS)
+        check_size(packed.total, path, max_bytes)
+        if packed.problem is not None:
+            raise ToolError(_explained(packed.problem, "pack", path))
+        whole.seek(0)
+        await asyncio.to_thread(shutil.copyfileobj, whole, archive, 1 << 20)
+
+
+def check_archive(archive: BinaryIO, path: str) -> None:
+    """Raises ToolError for an archive, from where it stands on, with too many bytes to unpack it into ``path``."""
+    start = archive.tell()
+    size = archive.seek(0, os.SEEK_END) - start
+    archive.seek(start)
+    if size > MAX_ARCHIVE:
+        raise ToolError(f"can't unpack into {path}: more than {MAX_ARCHIVE:,} bytes")
 
 
 def read_on_host(path: Path, shown: str, max_bytes: int) -> bytes:
@@ -192,9 +217,9 @@ def write_on_host(path: Path, shown: str, data: bytes) -> None:
         raise ToolError(_REASONS[_NOT_REGULAR].format(path=shown))
 
 
-def _check(result: ExecResult, doing: str, path: str) -> None:
+def _check(result: ExecResult, doing: str, path: str, seconds: float = _SECONDS) -> None:
     if result.timed_out:
-        raise ToolError(f"can't {doing} {path}: it took longer than {_SECONDS:.0f} seconds")
+        raise ToolError(f"can't {doing} {path}: it took longer than {seconds:.0f} seconds")
     check_result(result.exit_code, result.output, doing, path)
 
 

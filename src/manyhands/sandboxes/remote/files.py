@@ -11,8 +11,8 @@ from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.files.access import (
     IN_PROJECT,
-    MAX_ARCHIVE,
     WRITE_INPUT,
+    check_archive,
     check_result,
     check_size,
     write_script,
@@ -58,17 +58,13 @@ async def write_file(service: Service, path: str, data: bytes, *, project: str |
 
 async def put(service: Service, place: Place, archive: BinaryIO, path: str) -> None:
     """Unpack an archive into a folder, which is made. Raises ToolError, and ItemError(SANDBOX_LOST)."""
-    start = archive.tell()
-    size = archive.seek(0, 2) - start
-    archive.seek(start)
-    if size > MAX_ARCHIVE:
-        raise ToolError(f"can't unpack into {path}: more than {MAX_ARCHIVE:,} bytes")
+    check_archive(archive, path)
     if path == PROJECT or path.startswith(PROJECT + "/"):
         raise ToolError(read_only(path, PROJECT, place.world.workspace))
     code, said = await service.inner('mkdir -p -- "$1" || exit 1; command -v tar >/dev/null || echo no', path)
     check_result(code, said, "unpack into", path)
     if service.user != 0 and not said:  # so that everything belongs to who runs commands
-        await _put_inside(service, archive.read(), path)
+        await _put_inside(service, archive, path)
         return
     try:
         async with asyncio.timeout(_ARCHIVE_SECONDS):
@@ -77,9 +73,9 @@ async def put(service: Service, place: Place, archive: BinaryIO, path: str) -> N
         raise ToolError(f"can't unpack into {path}: it took longer than {_ARCHIVE_SECONDS:.0f} seconds") from error
 
 
-async def _put_inside(service: Service, data: bytes, path: str) -> None:
+async def _put_inside(service: Service, archive: BinaryIO, path: str) -> None:
     command = ["tar", "-x", "-C", path, "-f", "-"]
-    result = await service.run_alone(command, "/", timeout=_ARCHIVE_SECONDS, input=data, max_output=100_000)
+    result = await service.run_alone(command, "/", timeout=_ARCHIVE_SECONDS, input=archive, max_output=100_000)
     check_result(result.exit_code, result.output, "unpack into", path)
 
 

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.processes.children import ExecResult, to_the_end
+from manyhands.processes.children import ExecResult, blocks_of, to_the_end
 from manyhands.processes.output import Capture
 from manyhands.sandboxes.remote import scripts
 from manyhands.sandboxes.remote.place import OwnCommand, Place, result_of
@@ -247,7 +248,7 @@ class Service:
         directory: str,
         *,
         timeout: float,
-        input: bytes | None,
+        input: bytes | BinaryIO | None,
         max_output: int,
         user: str | None = None,
         environment: Mapping[str, str] | None = None,
@@ -492,7 +493,10 @@ def _code(slot: _Slot, request: _Request) -> int | None:
     return 137
 
 
-async def _feed(own: OwnCommand, data: bytes | None) -> None:
-    if data:
-        await own.stream.write(data)
-    await own.stream.close_input()
+async def _feed(own: OwnCommand, data: bytes | BinaryIO | None) -> None:
+    try:
+        async for block in blocks_of(data):
+            if not await own.stream.write(block):
+                break
+    finally:
+        await own.stream.close_input()
