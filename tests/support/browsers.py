@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from contextlib import suppress
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +26,34 @@ ARGUMENTS = (
 )
 """With which it is started: it asks for nothing that no page asks for."""
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+@contextmanager
+def running_browser(folder: Path) -> Iterator[str]:
+    """A browser that somebody else started; the address of its DevTools protocol."""
+    assert CHROMIUM is not None
+    port = folder / "DevToolsActivePort"
+    words = [
+        CHROMIUM,
+        *ARGUMENTS,
+        "--headless",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={folder}",
+        "about:blank",
+    ]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        for _ in range(600):
+            with suppress(OSError, IndexError):
+                number = port.read_text().split()[0]
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("no browser has started")
+        yield f"http://127.0.0.1:{number}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def main_process(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from manyhands.testing.scripted_server import RecordedRequest
 from tests.support.batches import ServerThread
-from tests.support.browsers import CHROMIUM
+from tests.support.browsers import CHROMIUM, running_browser
 from tests.support.picture_files import picture
 from tests.support.picture_services import PictureService
 from tests.support.web_checks import threaded
@@ -147,6 +147,16 @@ def _browser_executable(runs: Runs) -> None:
 @_option
 def _browser_cdp(runs: Runs) -> None:
     assert "error" in _opened(runs, "--browser_cdp=http://127.0.0.1:9")
+    for wrong in ("127.0.0.1:9", "file:///etc", "ws://"):
+        assert "--browser_cdp must be an address" in runs.refused(f"--browser_cdp={wrong}")
+    said = runs.refused("--browser_cdp=wss://browsers.example/?token=abcdefgh")
+    assert "BROWSER_CDP_URL" in said
+    assert "abcdefgh" not in said
+    assert "one of them" in runs.refused("--browser_cdp=http://127.0.0.1:9", "--browser_executable=/bin/true")
+    if CHROMIUM is not None:
+        with running_browser(runs.path / "profile") as address:
+            assert _opened(runs, f"--browser_cdp={address}")["title"] == "The mill"
+            assert _opened(runs, f"--browser_cdp={address}")["title"] == "The mill"
 
 
 @_option

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from manyhands.core.errors import UserError
 from manyhands.core.redaction import protect
@@ -65,10 +65,16 @@ def read_address(text: str) -> str:
         raise ValueError("must be an address that starts with http:// or https://" + _instead(text))
     if "@" in parts.netloc:
         raise ValueError("must not hold a name and password, which would be recorded; give a key with --api_key")
-    if keys := [key for name, key in parse_qsl(parts.query, keep_blank_values=True) if _SECRET_PARAMETER.search(name)]:
-        protect(keys)  # the line that refuses it shows what was given
+    if protected_keys(parts):
         raise ValueError("must not hold a key, which would be recorded; give it with --api_key or --header")
     return text
+
+
+def protected_keys(address: SplitResult) -> bool:
+    """Whether an address has keys in its query. They are protected from now on, since the line that refuses it shows what was given."""
+    keys = [key for name, key in parse_qsl(address.query, keep_blank_values=True) if _SECRET_PARAMETER.search(name)]
+    protect(keys)
+    return bool(keys)
 
 
 def _instead(text: str) -> str:

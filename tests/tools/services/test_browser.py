@@ -33,7 +33,7 @@ from manyhands.tools.services.browser.tools import BROWSER_TOOLS
 from manyhands.tools.services.registry import ModelChoice, ToolServices
 from manyhands.tools.services.steps import ToolSteps
 from manyhands.tools.services.vision import Vision
-from tests.support.browsers import CHROMIUM, main_process, needs_chromium, network_process, words_of
+from tests.support.browsers import CHROMIUM, main_process, needs_chromium, network_process, running_browser, words_of
 from tests.support.local_shop import Shop, local_shop
 from tests.support.local_web import LocalNames, local_server
 from tests.support.web_fakes import CLOSED, LocalSite
@@ -281,6 +281,34 @@ async def test_the_password_is_given_again(item: Item, shop: Shop, pool: Pool) -
         await asyncio.sleep(0.01)
     assert (await item("navigate", url=f"{shop.url}/goods/2"))["success"] is False
     assert (await item("navigate", url=f"{shop.url}/goods/2"))["title"] == "Lamp 2"
+
+
+async def test_a_browser_that_runs_already(tmp_path: Path, shop: Shop) -> None:
+    from playwright.async_api import async_playwright
+
+    with running_browser(tmp_path / "profile") as address:
+        async with async_playwright() as playwright:
+            own = await playwright.chromium.connect_over_cdp(address)
+            (context,) = own.contexts
+            await context.add_cookies([{"name": "customer", "value": "Eve", "url": shop.url}])
+            page = context.pages[0]
+            await page.goto(f"{shop.url}/cart")
+            chromium = Chromium(None, address, tmp_path / "browser", NetworkRules.web(private=False))
+            joined = Pool(chromium, asyncio.Semaphore(1), tmp_path / "browser", ArtifactStore(tmp_path), quiet=0.15)
+            item = Item(joined)
+            async with item.environment:
+                assert (await item("navigate", url=f"{shop.url}/cart"))["success"]
+                assert "Cart of nobody" in await item.see()
+                await item("navigate", url=f"{shop.url}/tricks/file")
+                (download,) = (await item("click", ref=await item.ref("Price list")))["downloads"]
+                assert await joined.artifacts.get(download["artifact"]) == b"lamp 1: 10\n"
+                again = await item.killed(joined)
+            async with again.environment:
+                assert (await again("snapshot"))["resumed"]
+            await chromium.close()
+            # Nothing of ours is left, and the owner's page is as it was.
+            assert [len(each.pages) for each in own.contexts] == [1]
+            assert "Cart of Eve" in await page.inner_text("body")
 
 
 @pytest.mark.slow
