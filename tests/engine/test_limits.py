@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -551,6 +551,65 @@ async def test_release_settles_the_budget() -> None:
     permit = await limits.acquire("a", Reserve(10, 0.75))
     limits.release(permit, CallReport(failed=True))
     assert limits.snapshot()["budget"]["spent"]["cost"] == 0.25
+
+
+async def test_calls_are_made_out_of_what_a_permit_holds() -> None:
+    limits = SharedLimits(budget=Budget(1.0))
+    whole = await limits.acquire("together", Reserve(cost=0.9))
+    part = Reserve(cost=0.4, within=whole)
+    first, second = [await limits.acquire("k", part) for _ in range(2)]
+    async with started(limits.acquire("k", Reserve(cost=0.5))) as (waiting,):
+        limits.release(first, CallReport(failed=True))  # what it did not use is there for another try
+        again = await limits.acquire("k", part)
+        limits.release(second, CallReport(Usage(cost=0.1)))
+        limits.release(again, CallReport(unknown=True))
+        await settle()
+        assert not waiting.done()
+        assert limits.budget.exposed[0] == pytest.approx(1.0 - 0.1)
+        # Others that wait come later than calls that are held already: they wait for these.
+        last = await limits.acquire("k", Reserve(cost=0.4, within=whole))
+        limits.release(last, CallReport(Usage(cost=0.05)))
+        assert not waiting.done()
+        limits.release(whole, CallReport(unknown=True))  # as one is whose worker was killed
+        assert limits.budget.spent.cost == pytest.approx(0.55)
+        with pytest.raises(ItemError, match="may cost up to"):
+            await waiting
+    after = await limits.acquire("k", Reserve(cost=0.4, within=whole))
+    limits.release(after, OK)
+    assert limits.budget.exposed[0] == pytest.approx(0.55)
+
+
+async def test_what_passes_a_hold_takes_of_what_is_left_or_is_refused() -> None:
+    limits = SharedLimits(budget=Budget(1.0))
+    whole, other = [await limits.acquire("together", Reserve(cost=0.4)) for _ in range(2)]
+    permit = await limits.acquire("k", Reserve(cost=0.6, within=whole))
+    with pytest.raises(ItemError, match="more than was held"):
+        await asyncio.wait_for(limits.acquire("k", Reserve(cost=0.5, within=other)), 5)
+    limits.release(whole, OK)
+    limits.release(permit, CallReport(Usage(cost=0.2)))
+    limits.release(other, OK)
+    assert limits.budget.exposed[0] == pytest.approx(0.2)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 0.5), st.floats(0.0, 1.0), st.booleans()), max_size=12), st.floats(0.0, 1.0))
+def test_holds_leave_nothing_behind(calls: list[tuple[float, float, bool]], whole: float) -> None:
+    async def made() -> None:
+        limits = SharedLimits(budget=Budget(3.0))
+        permit = await limits.acquire("together", Reserve(cost=whole))
+        used = 0.0
+        for number, (cost, share, unknown) in enumerate(calls):
+            if number == 8:
+                limits.release(permit, OK)
+            with suppress(ItemError):
+                call = await limits.acquire("k", Reserve(cost=cost, within=permit))
+                limits.release(call, CallReport(Usage(cost=cost * share), unknown=unknown))
+                used += cost if unknown else cost * share
+            assert limits.budget.exposed[0] <= 3.0 + 1e-6
+        if len(calls) <= 8:
+            limits.release(permit, OK)
+        assert limits.budget.exposed[0] == pytest.approx(used)
+
+    asyncio.run(made())
 
 
 async def test_a_permit_is_released_once() -> None:

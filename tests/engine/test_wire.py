@@ -54,7 +54,7 @@ async def channels() -> AsyncIterator[tuple[wire.Channel, wire.Channel]]:
         wire.Granted(4, permit=6),
         wire.Release(4, CallReport(Usage(calls=1), rate_limited=True)),
         wire.Release(4, CallReport(remaining=3, remark="slow", again_in=1.5)),
-        wire.Acquire(5, "http://127.0.0.1/v1#00", Reserve(1000, 0.5, "a model", 100, 0.25, open=True)),
+        wire.Acquire(5, "http://127.0.0.1/v1#00", Reserve(1000, 0.5, "a model", 100, 0.25, open=True, within=3)),
         wire.Begin("module:Class", {"options": {}}, {"key": "secret"}, "folder", 7, None),
         wire.Ready(),
         wire.Forget(6),

@@ -141,6 +141,8 @@ class Reserve:
     """Whether ``cost`` comes from a known price."""
     open: bool = False
     """Whether nothing bounds the call beforehand, as with a command; the dearest such call so far is reserved, if that is more."""
+    within: int = 0
+    """The permit that holds this reserve already, among those of other calls; 0 for a call that stands for itself."""
 
     def fair(self, usage: Usage) -> float:
         """US dollars that a call which used so much costs at most, by the price of this reserve. What is billed by the call costs that."""

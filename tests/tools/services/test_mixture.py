@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from manyhands.models.pricing import Price, PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.testing.agent_doubles import ScriptedModel, assistant, hold, tool_call
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal, When
-from manyhands.testing.scripted_server import ScriptedServer, chat_response
+from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedServer, chat_response
 from manyhands.tools.services.artifacts import ArtifactStore
 from manyhands.tools.services.mixture import Mixture, mixture_of_agents
 from manyhands.tools.services.registry import ModelChoice, ToolServices, choose_services, lacking
@@ -110,6 +111,32 @@ async def test_a_budget_that_is_too_small_for_all_of_them_stops_the_first() -> N
         limits = SharedLimits(budget=Budget(0.05))
         await hold(asking(), [mixture_of_agents], services=services, context=MemoryContext(limits=limits))
         assert len(server.requests) == 3
+        for model in models:
+            await model.close()
+
+
+async def test_two_at_once_where_the_budget_has_room_for_one() -> None:
+    names = ("a", "b", "joins")
+    prices = PriceTable({name: Price(1, 10) for name in names})
+
+    async def answer(request: RecordedRequest) -> Reply:
+        await asyncio.sleep(0.01)
+        return chat_response("25")
+
+    async with ScriptedServer(answer) as server:
+        models = [OpenAIChatModel(server.base_url, prices=prices, max_tokens=1000) for _ in names]
+        services = ToolServices(
+            ArtifactStore(Path("unused")), [Mixture([ModelChoice(name, server.base_url) for name in names], models)]
+        )
+        # Each of them may cost up to about 0.04. Unless that is held, all references begin, and no aggregator has room.
+        limits = SharedLimits(budget=Budget(0.045))
+        held = [
+            hold(asking(), [mixture_of_agents], services=services, context=MemoryContext(limits=limits)) for _ in "12"
+        ]
+        await asyncio.gather(*held)
+        asked = [request.body["model"] for request in server.requests]
+        assert asked[2] == asked[5] == "joins"
+        assert limits.budget.exposed == (limits.budget.spent.cost, limits.budget.spent.total_tokens)
         for model in models:
             await model.close()
 

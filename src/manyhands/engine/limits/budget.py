@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from manyhands.core.clock import Clock, SystemClock
@@ -58,6 +58,36 @@ class _Charges:
         return replace(reserve, cost=max(reserve.cost, reserve.tokens * self.share))
 
 
+class Hold:
+    """What is reserved for several calls together, before the first of them is made. ``rest``: what none of them has now, or has used."""
+
+    def __init__(self, whole: Reserve) -> None:
+        self.rest = whole
+        self.ended = False
+
+    def take(self, cost: float, tokens: int) -> tuple[float, int]:
+        """Take so much out of it, as far as it goes; what was taken."""
+        taken = min(cost, self.rest.cost), min(tokens, self.rest.tokens)
+        self.give(-taken[0], -taken[1])
+        return taken
+
+    def end(self) -> Reserve:
+        """What is left of it, for ``Budget.settle``. Nothing goes back to it any more."""
+        self.ended = True
+        return self.rest
+
+    def give(self, cost: float, tokens: int) -> None:
+        self.rest = replace(self.rest, cost=self.rest.cost + cost, tokens=self.rest.tokens + tokens)
+
+
+@dataclass(slots=True, eq=False)
+class _Part(Reserve):
+    """A reserve that comes out of a hold, and goes back there."""
+
+    hold: Hold | None = None
+    taken: tuple[float, int] = (0.0, 0)
+
+
 class Budget:
     """What a run may use in all: US dollars, tokens, and seconds of wall time. None means no bound.
 
@@ -101,8 +131,8 @@ class Budget:
         self._alone: Reserve | None = None
         """The reserve of a call during which no other model call is made."""
         self._charges: dict[str, _Charges] = {}
-        self._waiters: deque[tuple[asyncio.Future[Reserve], Reserve, float]] = deque()
-        """Who waits, for how much, and since when (a time of day)."""
+        self._waiters: deque[tuple[asyncio.Future[Reserve], Reserve, Hold | None, float]] = deque()
+        """Who waits, for how much, what of it is held, and since when (a time of day)."""
         self._refused: str | None = None
         self._unbounded: str | None = None
         """Why nothing bounds a call any more."""
@@ -166,24 +196,31 @@ class Budget:
         tokens = self.assumed.total_tokens
         return f", of which {tokens:,} is the most that calls without a readable answer used" if tokens else ""
 
-    def reserve_now(self, reserve: Reserve) -> Reserve | None:
+    def reserve_now(self, reserve: Reserve, hold: Hold | None = None) -> Reserve | None:
         """Reserve if it fits beside the reservations in flight: what was reserved, for ``settle``. None if it must wait for some of these
-        to settle.
+        to settle. ``hold``: has the reserve already.
 
         Raises ItemError(OVER_BUDGET) if it would not fit even then.
         """
         if not self.bounded:
             return self._take(reserve, alone=False)
         self._refuse_if_hopeless(reserve)
-        return None if self._waiters else self._taken_if_it_fits(reserve)
+        return None if self._waiters and hold is None else self._taken_if_it_fits(reserve, hold)
 
-    async def reserve(self, reserve: Reserve) -> Reserve:
-        """As ``reserve_now``, waiting for calls in flight to settle if need be. Raises ItemError(OVER_BUDGET)."""
-        held = self.reserve_now(reserve)
+    async def reserve(self, reserve: Reserve, hold: Hold | None = None) -> Reserve:
+        """As ``reserve_now``, waiting for calls in flight to settle if need be. Raises ItemError(OVER_BUDGET).
+
+        Who waits for room comes in turn. Not so a call whose reserve is held: those before it may wait for just this hold to end.
+        """
+        held = self.reserve_now(reserve, hold)
         if held is not None:
             return held
         waiter: asyncio.Future[Reserve] = asyncio.get_running_loop().create_future()
-        self._waiters.append((waiter, reserve, self._clock.now()))
+        entry = (waiter, reserve, hold, self._clock.now())
+        if hold is None:
+            self._waiters.append(entry)
+        else:
+            self._waiters.appendleft(entry)
         self._admit()
         try:
             return await waiter
@@ -196,7 +233,7 @@ class Budget:
 
     def wait(self, now: float) -> Wait | None:
         """What calls wait for that would pass the budget if all those in flight cost what they may; None if none does."""
-        waiting = [since for waiter, _, since in self._waiters if not waiter.done()]
+        waiting = [since for waiter, *_, since in self._waiters if not waiter.done()]
         if not waiting:
             return None
         if self._alone is not None:
@@ -207,12 +244,14 @@ class Budget:
 
     def stop(self) -> None:
         """Give up all waits: they raise Interrupted."""
-        give_up(waiter for waiter, _, _ in self._waiters)
+        give_up(waiter for waiter, *_ in self._waiters)
 
     def settle(self, reserve: Reserve, usage: Usage, *, unknown: bool = False) -> None:
         """End a reservation: ``usage`` is what the call really used (nothing if it was not made); ``unknown``: it used that or more."""
         self._reservations -= 1
         self._reserved_tokens -= reserve.tokens
+        if isinstance(reserve, _Part) and reserve.hold is not None and not reserve.hold.ended:
+            self._give_back(reserve, reserve.hold, usage, unknown)
         # Floats added and taken away leave crumbs; nothing reserved is exactly nothing.
         self._reserved_cost = self._reserved_cost - reserve.cost if self._reservations else 0.0
         if reserve.model is not None:
@@ -225,6 +264,15 @@ class Budget:
             self.spent = self.spent + usage
         if self._waiters:
             self._admit()
+
+    def _give_back(self, reserve: _Part, hold: Hold, usage: Usage, unknown: bool) -> None:
+        """What a call did not use is held again: it may be made once more."""
+        cost = 0.0 if unknown else max(0.0, reserve.cost - usage.cost)
+        tokens = 0 if unknown else max(0, reserve.tokens - usage.total_tokens)
+        cost, tokens = min(cost, reserve.taken[0]), min(tokens, reserve.taken[1])
+        hold.give(cost, tokens)
+        self._reserved_cost += cost
+        self._reserved_tokens += tokens
 
     def _assume(self, reserve: Reserve, usage: Usage) -> Usage:
         """At least the reserve."""
@@ -319,11 +367,32 @@ class Budget:
         bound = charges.bound(reserve)
         return (bound, False) if self._fits(bound) else (charges.guess(reserve), True)
 
-    def _taken_if_it_fits(self, reserve: Reserve) -> Reserve | None:
+    def _taken_if_it_fits(self, reserve: Reserve, hold: Hold | None) -> Reserve | None:
+        if hold is not None:
+            return self._taken_out_of(hold, reserve)
         held, alone = self._as_charged(reserve)
-        if held.model is not None and (self._alone is not None or (alone and self._model_calls)):
+        return self._take(held, alone=alone) if self._may_begin(held, alone) and self._fits(held) else None
+
+    def _taken_out_of(self, hold: Hold, reserve: Reserve) -> Reserve | None:
+        """As ``_taken_if_it_fits``. What does not fit although it was held is refused: if holds waited for one another, none would end."""
+        cost, tokens = hold.take(reserve.cost, reserve.tokens)
+        self._reserved_cost -= cost
+        self._reserved_tokens -= tokens
+        held, alone = self._as_charged(reserve)
+        if self._may_begin(held, alone) and self._fits(held):
+            values = {each.name: getattr(held, each.name) for each in fields(Reserve)}
+            return self._take(_Part(**values, hold=hold, taken=(cost, tokens)), alone=alone)
+        hold.give(cost, tokens)
+        self._reserved_cost += cost
+        self._reserved_tokens += tokens
+        if not self._may_begin(held, alone):
             return None
-        return self._take(held, alone=alone) if self._fits(held) else None
+        self._refused = f"{held.model} may cost or use more than was held for it, and no more is left ({self._state()})"
+        raise ItemError(Cause.OVER_BUDGET, self._refused)
+
+    def _may_begin(self, reserve: Reserve, alone: bool) -> bool:
+        """Whether no call that is made alone is in the way."""
+        return reserve.model is None or not (self._alone is not None or (alone and self._model_calls))
 
     def _take(self, reserve: Reserve, *, alone: bool) -> Reserve:
         self._reservations += 1
@@ -383,17 +452,17 @@ class Budget:
 
     def _admit(self) -> None:
         while self._waiters:
-            waiter, reserve, _ = self._waiters[0]
+            waiter, reserve, hold, _ = self._waiters[0]
             if waiter.done():
                 self._waiters.popleft()
                 continue
             try:
                 self._refuse_if_hopeless(reserve)
+                held = self._taken_if_it_fits(reserve, hold)
             except ItemError as error:
                 self._waiters.popleft()
                 waiter.set_exception(error)
                 continue
-            held = self._taken_if_it_fits(reserve)
             if held is None:
                 return
             self._waiters.popleft()

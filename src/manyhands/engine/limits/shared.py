@@ -17,7 +17,7 @@ from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.contract import GIVEN_BACK, CallReport, OneOf
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.adaptive import FIRST_LIMIT, AdaptiveLimiter
-from manyhands.engine.limits.budget import Budget
+from manyhands.engine.limits.budget import Budget, Hold
 from manyhands.engine.limits.replicas import Replicas, share_of
 from manyhands.engine.limits.waits import Trouble, Wait
 from manyhands.engine.pause import Pause
@@ -124,6 +124,8 @@ class SharedLimits:
         self._limiters: dict[str, AdaptiveLimiter] = {}
         self._replicas = Replicas(self._limiter_among, self._clock, notice)
         self._permits: dict[int, tuple[str, int, Reserve]] = {}
+        self._holds: dict[int, Hold] = {}
+        """By permit, of those of which calls were made."""
         self._next = 0
         self._stopped = False
         self._notice = notice
@@ -144,7 +146,7 @@ class SharedLimits:
 
     async def _acquire(self, key: str | OneOf, reserve: Reserve) -> int | None:
         """A permit, once there is room for the call; None if the run was paused meanwhile."""
-        held = await self.budget.reserve(reserve)
+        held = await self.budget.reserve(reserve, self._hold(reserve.within))
         try:
             if self._mark is not None:
                 await self._mark.cover(self.budget)
@@ -161,6 +163,12 @@ class SharedLimits:
             self._replicas.given_back(key)
             return None
         return self._permit(key, episode, held)
+
+    def _hold(self, permit: int) -> Hold | None:
+        """What a permit holds for further calls; None if it is none, or is released already."""
+        if permit in self._permits and permit not in self._holds:
+            self._holds[permit] = Hold(self._permits[permit][2])
+        return self._holds.get(permit)
 
     async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
         """As ``acquire``, with the key."""
@@ -207,6 +215,8 @@ class SharedLimits:
                 self._remarked.add(remark)
                 self._notice(remark)
         key, episode, reserve = held
+        if (hold := self._holds.pop(permit, None)) is not None:
+            reserve, report = hold.end(), CallReport()  # with what is left of it, no call was made
         self.budget.settle(reserve, report.usage, unknown=report.unknown)
         if self._mark is not None:
             self._mark.settled(self.budget)

@@ -81,8 +81,17 @@ async def mixture_of_agents(
     mixture, steps = environment.service(Mixture), environment.own_steps
     question: list[Message] = [{"role": "user", "content": user_prompt}]
     branches = [steps.branch(f"ref-{number}") for number, _ in enumerate(mixture.references)]
-    if not all(branch.replaying for branch in branches):
-        await steps.affordable(_worst_cases(mixture, branches, question))
+    async with steps.holding(_worst_cases(mixture, branches, question)):
+        return await _answered(mixture, steps, branches, question, environment)
+
+
+async def _answered(
+    mixture: Mixture,
+    steps: ToolSteps,
+    branches: Sequence[ToolSteps],
+    question: list[Message],
+    environment: ToolEnvironment,
+) -> dict[str, Any]:
     found = await together(
         [
             _asked(branch, model, choice, question, environment)
@@ -129,6 +138,10 @@ async def _asked(
 def _worst_cases(mixture: Mixture, branches: Sequence[ToolSteps], question: list[Message]) -> list[Reserve]:
     """What the calls that are not recorded yet may use at most, where their models can say it. The aggregator's input has the references'
     answers in it, whatever those are."""
+    if all(
+        branch.replaying for branch in branches
+    ):  # the aggregator, if it is not recorded either, reserves for itself
+        return []
     references = [_worst_case(choice, model, question) for choice, model in mixture.references]
     answers = [_BYTES_PER_TOKEN * " " * each.output_tokens for each in references]
     ahead = [each for each, branch in zip(references, branches, strict=True) if not branch.replaying]

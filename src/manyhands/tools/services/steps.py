@@ -7,7 +7,8 @@ was answered is replayed, and only the request in flight is made again. What the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.messages import Message
 from manyhands.core.usage import ZERO, Reserve, Usage
-from manyhands.engine.contract import GIVEN_BACK, CallReport, Context, Effect
+from manyhands.engine.contract import CallReport, Context, Effect, Limits, OneOf
 from manyhands.models.openai.errors import Retries
 from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
 from manyhands.tools.services.artifacts import ArtifactStore
@@ -107,7 +108,7 @@ class ToolSteps:
     when the first one is. ``artifacts``: where the pictures are that messages refer to.
     """
 
-    __slots__ = ("_artifacts", "_context", "_open_parts", "_retries", "_tool", "_used")
+    __slots__ = ("_artifacts", "_context", "_holds", "_open_parts", "_retries", "_tool", "_used")
 
     def __init__(
         self,
@@ -123,6 +124,8 @@ class ToolSteps:
         self._artifacts = artifacts
         self._retries = retries or Retries()
         self._used: list[Usage] = []
+        self._holds: list[int] = []
+        """Permits; the last one is that which calls are paid for from."""
 
     @property
     def usage(self) -> Usage:
@@ -137,7 +140,7 @@ class ToolSteps:
         """Steps that are taken at the same time as others. ``name``: the same on a replay, and unique within the call."""
         context = self._opened()
         made = ToolSteps(self._tool, lambda: context.scope(name), artifacts=self._artifacts, retries=self._retries)
-        made._used = self._used
+        made._used, made._holds = self._used, self._holds
         return made
 
     @property
@@ -145,13 +148,25 @@ class ToolSteps:
         """Whether the next step is recorded already."""
         return self._opened().replaying
 
-    async def affordable(self, calls: Sequence[Reserve]) -> None:
-        """Wait until the run's budget has room for all of these calls together, so that it stops them before the first one. Nothing stays
-        reserved: each call reserves for itself. Raises ItemError if the budget never will."""
+    @asynccontextmanager
+    async def holding(self, calls: Sequence[Reserve]) -> AsyncIterator[None]:
+        """Within it, the models that are asked, also by branches, are paid for out of what is reserved here: the worst cases of ``calls``.
+
+        So the run's budget stops them before the first one, or none of them, whatever other items do meanwhile. Waits until it has room
+        for all of them together. What they don't use is free again at the end. Raises ItemError if the budget never will.
+        """
         limits = self._opened().limits
         whole = Reserve(sum(each.tokens for each in calls), sum(each.cost for each in calls))
-        if whole != Reserve():
-            limits.release(await limits.acquire(_TOGETHER, whole), GIVEN_BACK)
+        if whole == Reserve():
+            yield
+            return
+        permit = await limits.acquire(_TOGETHER, whole)
+        self._holds.append(permit)
+        try:
+            yield
+        finally:
+            self._holds.remove(permit)
+            limits.release(permit, CallReport())
 
     async def ask(self, model: ChatModel, settings: ChatSettings, messages: Sequence[Message]) -> Completion:
         """Ask a model once. Pictures are given as ``artifacts.reference``, so that the journal holds no bytes of them.
@@ -160,11 +175,12 @@ class ToolSteps:
         """
         context = self._opened()
         request = {"settings": _sent(settings), "messages": list(messages)}
+        limits = _Within(context.limits, self._holds[-1]) if self._holds else context.limits
 
         async def effect() -> Effect:
             sent = list(messages) if self._artifacts is None else await self._artifacts.embedded(messages)
             try:
-                found = await model.complete(ChatRequest(settings, sent), context.limits, context.clock)
+                found = await model.complete(ChatRequest(settings, sent), limits, context.clock)
             except ItemError as error:
                 if error.cause in _PASSED_ON:
                     raise
@@ -241,6 +257,22 @@ class ToolSteps:
         if (failure := output.get("failure")) is not None:
             raise ServiceError(failure)
         self._used.append(Usage.from_json(output["usage"]))
+
+
+class _Within:
+    """The limits of calls whose worst cases a permit holds."""
+
+    def __init__(self, limits: Limits, permit: int) -> None:
+        self._limits, self._permit = limits, permit
+
+    async def acquire(self, key: str, reserve: Reserve) -> int:
+        return await self._limits.acquire(key, replace(reserve, within=self._permit))
+
+    async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
+        return await self._limits.acquire_one_of(wanted, replace(reserve, within=self._permit))
+
+    def release(self, permit: int, report: CallReport) -> None:
+        self._limits.release(permit, report)
 
 
 def _sent(settings: ChatSettings) -> dict[str, Any]:
