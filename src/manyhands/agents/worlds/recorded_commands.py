@@ -45,12 +45,13 @@ class CommandRecord:
     omitted: int = 0
     """Bytes that were cut out."""
     seconds: float = 0.0
+    """How long it ran; its time limit if it was stopped at that."""
 
     @property
     def problem(self) -> str | None:
         """Why its output is not to be relied on, in a few words; None if all is well."""
         if self.exit_code is None:
-            return f"stopped at its time limit of {self.seconds:.0f} seconds"
+            return f"stopped at its time limit of {self.seconds:g} s"
         if self.exit_code:
             return f"exit code {self.exit_code}"
         return f"{self.omitted:,} bytes of its output were cut out" if self.omitted else None
@@ -122,8 +123,10 @@ async def recorded_command(
         except ToolError as error:
             raise ItemError(Cause.INVALID_INPUT, f"{_shown(command)}: {error}") from error
         output = KNOWN.text(result.output.decode(errors="replace"))
-        seconds = math.ceil(result.seconds * 1000) / 1000
-        record = CommandRecord(command, None if result.timed_out else result.exit_code, output, result.omitted, seconds)
+        code, seconds = result.exit_code, math.ceil(result.seconds * 1000) / 1000
+        if result.timed_out:
+            code, seconds = None, timeout
+        record = CommandRecord(command, code, output, result.omitted, seconds)
         if check is not None:
             check(record)
         return Effect(record.to_json())
