@@ -16,6 +16,8 @@ SCRIPT = f"""\
 import asyncio
 from manyhands.network.connecting import Refused, connect
 from manyhands.network.rules import NetworkRules
+from manyhands.tools.services.steps import ServiceError
+from manyhands.tools.services.web.fetching import DirectFetcher
 
 async def served(reader, writer):
     writer.write(b"inside")
@@ -34,6 +36,13 @@ async def main():
             writer.close()
         except Refused as refused:
             print(refused)
+    fetcher = DirectFetcher(NetworkRules.web(private=False), look_up=look_up, ignore_robots=True, seconds=1)
+    for host in ("a.example", "{OWN}", "[::ffff:{OWN}]"):
+        try:
+            print(await fetcher.fetch(f"http://{{host}}:{{port}}/"))
+        except ServiceError as error:
+            print(str(error).partition(" can't be read: ")[2])
+    await fetcher.close()
 
 asyncio.run(main())
 """
@@ -45,7 +54,10 @@ def test_a_public_address_of_the_machine_itself_must_be_listed() -> None:
     command = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", setting_up, sys.executable, SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     refused = f"a.example has the address {OWN}, which is this machine's own, which --network_allow does not list"
-    assert done.stdout.splitlines() == [refused, refused, "inside"]
+    listed, found = done.stdout.splitlines()[:3], done.stdout.splitlines()[3:]
+    assert listed == [refused, refused, "inside"]
+    own = "is this machine's own, which this tool does not reach"
+    assert found == [f"a.example has the address {OWN}, which {own}", f"{OWN} {own}", f"{OWN} {own}"]
 
 
 def test_other_addresses_are_others() -> None:

@@ -93,7 +93,8 @@ async def connectable_addresses(host: Address | str, rules: NetworkRules, look_u
     addresses = await allowed_addresses(host, rules, look_up)
     ours = [address for address in addresses if is_ours(address) and not rules.lists(address)]
     if ours:
-        raise Refused(f"{host} has the address {ours[0]}, which is this machine's own, {rules.not_listed}")
+        which = "is" if ours[0] == host else f"has the address {ours[0]}, which is"
+        raise Refused(f"{host} {which} this machine's own, {rules.not_listed}")
     return addresses
 
 

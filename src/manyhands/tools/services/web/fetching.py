@@ -89,7 +89,7 @@ class DirectFetcher:
         """Get a file. Raises ServiceError, whose message is for a model, if it can't be had."""
         url, left = read_url(address), self._seconds
         for _ in range(REDIRECTS + 1):
-            host = self._checked(url)
+            host = await self._checked(url)
             await self._ask_robots(url)
             async with self._courtesy.turn(str(host), paused=self._is_public(host)):
                 began = time.monotonic()
@@ -108,7 +108,7 @@ class DirectFetcher:
         if session is not None:
             await session.close()
 
-    def _checked(self, url: URL) -> Address | str:
+    async def _checked(self, url: URL) -> Address | str:
         """The host of an address. Raises ServiceError if it may not be read."""
         try:
             host = read_host(url.raw_host or "")
@@ -117,6 +117,11 @@ class DirectFetcher:
         problem = self._rules.host(host)
         if problem is not None:
             raise ServiceError(f"{url} can't be read: {host} {problem}")
+        if not isinstance(host, str):  # aiohttp asks no resolver for it
+            try:
+                await connectable_addresses(host, self._rules)
+            except Refused as error:
+                raise ServiceError(f"{url} can't be read: {error}") from None
         return host
 
     async def _ask_robots(self, url: URL) -> None:
@@ -133,7 +138,7 @@ class DirectFetcher:
     async def _robots(self, url: URL) -> str:
         """The text of a ``robots.txt``; nothing where there is none. Raises ServiceError if the host can't be reached."""
         for _ in range(REDIRECTS + 1):
-            host = self._checked(url)
+            host = await self._checked(url)
             async with self._courtesy.turn(str(host), paused=False):
                 answer = await self._get(url, self._seconds, MAX_RULES, cut=True)
             if answer.status not in _REDIRECTING:
