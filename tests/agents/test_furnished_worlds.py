@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -18,8 +19,10 @@ from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxLimits
+from manyhands.sandboxes.remote.backend import RemoteBackend
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
+from manyhands.testing.fake_worlds.driver import FakeDriver, fake_service
 
 KINDS = pytest.mark.parametrize("kind", ["local", "bubblewrap"])
 
@@ -183,6 +186,25 @@ def test_a_row_only_tightens() -> None:
         assert (few.network, few.network_allow) == (False, reached)
     closed = Furnishing(limits=SandboxLimits()).for_item(ItemWorld(network=True)).request(Path("folder"), "mark")
     assert not closed.limits.network
+
+
+async def test_worlds_that_are_filled_at_once_all_get_the_whole_template(tmp_path: Path) -> None:
+    folder, _ = template_in(tmp_path)
+    (folder / "large").write_bytes(bytes(3 << 20))
+    digest = read_template(folder).digest
+    run = Furnishing(sandbox="fake", template=(folder, digest), collect="cat src/app.py; wc -c <large")
+    with fake_service():
+        backend = RemoteBackend(FakeDriver())
+        try:
+            records = await asyncio.gather(
+                *(
+                    through(MemoryContext(workspace=tmp_path / f"{number}-1"), each, run.for_item(ItemWorld()))
+                    for number, each in enumerate([backend, backend, choose_backend("local"), choose_backend("local")])
+                )
+            )
+        finally:
+            await backend.close()
+    assert [None if record is None else record.output for record in records] == [f"print('app')\n{3 << 20}\n"] * 4
 
 
 def test_a_template_is_known_by_all_that_is_in_it(tmp_path: Path) -> None:

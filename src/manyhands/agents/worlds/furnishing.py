@@ -218,7 +218,6 @@ class Furnished:
         if self.run.template is not None:
             template, archive = packed_template(*self.run.template)
             links = template.links
-            archive.seek(0)
             await sandbox.put(archive, sandbox.workspace)
         inside = {path: text for path, text in self.item.files.items() if not path.startswith("/")}
         if inside:

@@ -5,20 +5,21 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 import tempfile
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from manyhands.core.errors import UserError
 from manyhands.core.text import expand_home
 from manyhands.sandboxes.files.packing import Packer, TooLarge, walked
 
 MAX_BYTES = 1 << 30
-"""Bytes of all files of a template: each item's copy goes through memory."""
+"""Bytes of all files of a template, of which each item gets a copy."""
 MAX_ENTRIES = 200_000
 
 
@@ -48,9 +49,38 @@ def pack(folder: Path, archive: BinaryIO, name: str) -> Template:
 
 
 def packed_template(folder: Path, digest: str) -> tuple[Template, BinaryIO]:
-    """A template's contents as a tar archive, in a temporary file that is kept for this process. Raises UserError if the folder does not
-    hold any more what ``digest`` stands for, or can't be read."""
-    return _kept(folder, digest, os.getpid())
+    """A template's contents as a tar archive, in a temporary file that is kept for this process. Each caller reads it from its start,
+    whoever reads it at the same time. Raises UserError if the folder does not hold any more what ``digest`` stands for, or can't be
+    read."""
+    template, archive = _kept(folder, digest, os.getpid())
+    return template, io.BufferedReader(_SharedFile(archive))
+
+
+class _SharedFile(io.RawIOBase):
+    """A file with a position of its own, over an open one that others read, too."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = os.pread(self._file.fileno(), len(buffer), self._position)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: os.fstat(self._file.fileno()).st_size}[
+            whence
+        ]
+        self._position = start + offset
+        return self._position
 
 
 def check_apart(template: Path, run_folder: Path) -> None:
@@ -64,6 +94,7 @@ def check_apart(template: Path, run_folder: Path) -> None:
 def _kept(folder: Path, digest: str, process: int) -> tuple[Template, BinaryIO]:
     archive = tempfile.TemporaryFile(prefix="manyhands-")  # noqa: SIM115 - kept open for as long as this process needs it
     found = _packed(folder, archive, "--workspace")
+    archive.flush()
     if found.digest != digest:
         archive.close()
         raise UserError(
