@@ -142,7 +142,7 @@ def everybody_sees_the_bill_by_tool(folder: BatchFolder, metadata: list[dict[str
     }
     assert {each["tool"]: (each["calls"], each["cost"]) for each in status["tools"]} == expected
     assert sum(each["calls"] for each in status["tools"]) == sum(each["usage"]["tools"]["calls"] for each in metadata)
-    whole = {name: status["usage"][name] for name in ("calls", "input_tokens", "output_tokens", "cost")}
+    whole = {name: status["usage"][name] for name in ("calls", "cost", "input_tokens", "output_tokens")}
     with closing(JournalBrowser(folder.run())) as reader:
         (section,) = (
             each for each in overview_sections(reader, run_status(reader), []) if each.title == "Paid for by tools"

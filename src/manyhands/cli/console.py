@@ -71,9 +71,10 @@ class Console:
     def print_table(
         self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
     ) -> None:
-        """Print columns under their headings. ``right``: the headings of those that are aligned to the right."""
+        """Print columns under their headings. ``title``: a line above them, if there is to be one; ``right``: the headings of those that
+        are aligned to the right."""
         if self._plain:
-            self.print_line(f"{title}\n{plain_table(headings, rows, right=right)}")
+            self.print_line(f"{title}\n{plain_table(headings, rows, right=right)}".lstrip("\n"))
             return
         from manyhands.cli.styled import table
 

@@ -199,6 +199,8 @@ def _print_step(console: Console, workload: Workload, step: RecordedStep, limit:
     bill = ""
     if step.usage.get("calls"):
         bill = f", {step.usage['input_tokens']} tokens in, {step.usage['output_tokens']} out, ${step.usage['cost']:.4f}"
+        remarks = Usage.from_json(dict(step.usage)).remarks
+        bill += f" ({remarks})" if remarks else ""
     address = f"{step.scope}/{step.seq}"
     console.print(f"\n── {address} {step.kind} · {timestamp(step.started_at)} · {seconds:.2f} s{bill}")
     for label, text in workload.describe_step(step):

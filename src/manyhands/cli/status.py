@@ -19,7 +19,7 @@ from manyhands.cli.plain import add_run, parser
 from manyhands.core.text import json_text
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import open_reader
-from manyhands.runs.progress import image_text
+from manyhands.runs.progress import image_text, images_line
 from manyhands.runs.summaries import RunStatus, run_status
 
 WATCH_SECONDS = 1.0
@@ -55,12 +55,12 @@ def _show(reader: JournalReader, as_json: bool) -> None:
     console = out()
     console.print(f"{status['run']}: {status['state']} ({status['workload']})")
     print_sandboxes(console, status["sandboxes"])
+    if status["images"]:
+        console.print(f"  {images_line(status['images'])}")
     print_orders(console, status["orders"][:ORDERS])
     print_ledger(console, status)
     if status["figures"]:
         console.print(", ".join(f"{each['label']} {each['text']}" for each in status["figures"]))
-    if status["images"]:
-        console.print(image_text(status["images"]))
     print_replicas(console, status["replicas"])
     print_usage(console, status)
 

@@ -8,11 +8,14 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from manyhands.core.redaction import KNOWN
 from manyhands.core.text import printable
+
+_WIDE = 110
+"""Columns from which a terminal has room for a long bar."""
 
 
 class SafeConsole(Console):
@@ -26,7 +29,7 @@ class SafeConsole(Console):
 
 
 class Bar(Progress):
-    """A bar with a line below it, which is cut at the edge of the terminal."""
+    """A bar with a line below it. The line, and the details behind the bar, are cut where the terminal is too narrow for them."""
 
     below = ""
 
@@ -34,11 +37,16 @@ class Bar(Progress):
         super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=30 if console.width >= _WIDE else 10),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[details]}", markup=False),
+            TextColumn(
+                "{task.fields[details]}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+            ),
             TimeElapsedColumn(),
             console=console,
+            expand=True,
             refresh_per_second=2,
             transient=False,
             redirect_stdout=False,
@@ -53,7 +61,7 @@ class Bar(Progress):
 
 def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[str]) -> Table:
     """A table without lines. ``right``: the headings of columns that are aligned to the right."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for heading in headings:
         made.add_column(heading, justify="right" if heading in right else "left")
     for row in rows:

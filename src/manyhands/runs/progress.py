@@ -99,10 +99,19 @@ def image_progress(folder: Path) -> ImageProgress | None:
 
 def image_text(progress: ImageProgress) -> str:
     """The same for people: ``images 3/40, 1.2 of 3.4 GB``."""
-    text = f"images {progress['here']}/{progress['images']}"
+    return f"images {progress['here']}/{progress['images']}{_pulled_text(progress)}"
+
+
+def images_line(progress: ImageProgress) -> str:
+    """The same as a line of its own."""
+    return f"container images: {progress['here']} of {progress['images']} here{_pulled_text(progress)}"
+
+
+def _pulled_text(progress: ImageProgress) -> str:
+    text = ""
     if progress["total_bytes"]:
         unit, name = (1e9, "GB") if progress["total_bytes"] >= 1e9 else (1e6, "MB")
-        text += f", {progress['bytes'] / unit:.1f} of {progress['total_bytes'] / unit:.1f} {name}"
+        text = f", {progress['bytes'] / unit:.1f} of {progress['total_bytes'] / unit:.1f} {name}"
     return text + (f", {progress['failed']} failed" if progress["failed"] else "")
 
 

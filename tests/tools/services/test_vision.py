@@ -87,7 +87,7 @@ async def test_a_file_of_the_sandbox_is_shown_to_the_model_and_only_its_digest_i
         "image_url": {"url": f"artifact:{found['picture']['artifact']}"},
     }
     assert len(json.dumps([looked.output, asked.request])) < 1500
-    assert dict(describe_step(looked))["look is asked"] == '{"image_url": "shot.txt"}'
+    assert dict(describe_step(looked))["image source is asked"] == '{"image_url": "shot.txt"}'
 
 
 async def test_an_artifact_is_looked_at_again(tmp_path: Path) -> None:

@@ -127,9 +127,8 @@ def _print_head(session: Opened[EvalsWorkload]) -> None:
         out().print_line(
             f"{shown_path(known_by(Path(file.path)))}: {counted(file.tests, 'test')} for {targets}{simulated}",
         )
-    out().print_line(
-        f"Run {session.folder.name}; to continue it if it stops:  {resume_command(session.folder)}",
-    )
+    out().print_line(f"Run {session.folder.name}")
+    out().print_line(f"  to continue it if it stops:  {resume_command(session.folder)}")
     out().print_line(view_line(session.folder))
 
 

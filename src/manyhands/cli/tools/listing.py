@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
         return ExitCode.DONE
     options = make(ToolListSettings, line.values, PROGRAM)
     from manyhands.agents.toolbox import outside_record
-    from manyhands.cli.plain import table
+    from manyhands.cli.console import out
     from manyhands.core.text import json_text
     from manyhands.processes.event_loop import run_on_loop
     from manyhands.tools.services.registry import choose_services
@@ -62,7 +62,7 @@ def run(argv: list[str]) -> int:
     if options.json:
         print(json_text([asdict(each) for each in listed], indent=2))
         return ExitCode.DONE
-    print(table(("tool", "toolset", "available", "needs", "costs"), list(_rows(listed))))
+    out().print_table("", ("tool", "toolset", "available", "needs", "costs"), list(_rows(listed)))
     missing = sum(not each.available for each in listed)
     if missing:
         print(f"{len(listed) - missing} of {len(listed)} tools are available", file=sys.stderr)

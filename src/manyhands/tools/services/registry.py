@@ -250,7 +250,10 @@ class ModelChoice:
         given = [key.text for key in options.api_key or ()] if own else []
         headers = usable_headers(options.header, options.recorded_headers, environ) if own else {}
         keys = resolve_api_keys(given, self.base_url, environ)
-        require_keys(self.base_url, keys[:1], model=self.model, headers=headers, environ=environ)
+        try:
+            require_keys(self.base_url, keys[:1], model=self.model, headers=headers, environ=environ)
+        except UserError as error:
+            raise UserError(f"model {self.model}, which a tool asks: {error}") from None
         return ({self.model: keys[0]} if keys else {}) | as_secrets(headers, self.model)
 
     def chat(self, **settings: Any) -> ChatSettings:

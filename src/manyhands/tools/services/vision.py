@@ -40,7 +40,7 @@ _SEEING = re.compile(
 )
 """Names of models that are known to take pictures, with or without a provider."""
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_LOOK = "look"
+_LOOK = "image source"
 _REQUEST = "Describe this picture fully, with all text in it, and then answer this question:\n\n{question}"
 
 

@@ -14,7 +14,7 @@ from manyhands.core.text import cut, shell_quoted
 from manyhands.core.usage import Usage, UsageFigures
 from manyhands.engine.journal.browsing import MAX_CAUSES, UNREADABLE, JournalBrowser
 from manyhands.runs.ledger import ToolUsage, left_to_do, shares
-from manyhands.runs.progress import image_text
+from manyhands.runs.progress import images_line, sandboxes_text
 from manyhands.runs.shown.blocks import (
     Block,
     Cell,
@@ -260,18 +260,18 @@ def _shares_table(usage: UsageFigures, tools: Sequence[ToolUsage]) -> Table:
         (
             Cell(cut(name, _MAX_NAME), about=each.remarks),
             Cell(f"{each.calls:,}", each.calls),
+            Cell(money(each.cost), each.cost),
             Cell(f"{each.input_tokens:,}", each.input_tokens),
             Cell(f"{each.output_tokens:,}", each.output_tokens),
-            Cell(money(each.cost), each.cost),
         )
         for name, each in (*shares(usage, tools), ("in all", Usage.from_json(dict(usage))))
     ]
     columns = (
         Column("tool", "tool"),
         Column("requests", "requests", is_number=True),
+        Column("cost", "cost", is_number=True),
         Column("tokens_in", "tokens in", is_number=True),
         Column("tokens_out", "tokens out", is_number=True),
-        Column("cost", "cost", is_number=True),
     )
     return Table(columns, rows[-_TOOLS:])
 
@@ -397,8 +397,9 @@ def _history(reader: JournalBrowser, status: RunStatus, *, is_passed_on: bool) -
             "Changes while it ran",
             [Table((Column("at", "at (UTC)"), Column("what", "what"), Column("by", "by")), orders)],
         )
-    if status["images"]:
-        yield Section("Container images", [Note(image_text(status["images"]))])
+    if status["images"] or status["sandboxes"]:
+        lines = [*sandboxes_text(status["sandboxes"]), *([images_line(status["images"])] if status["images"] else ())]
+        yield Section("Sandboxes", [Note(cut(line, _MAX_TEXT)) for line in lines])
     if status["replicas"]:
         replicas = [
             (
