@@ -344,8 +344,13 @@ def _default(option: Option) -> str:
     return f"(default: {default_text(option)})"
 
 
+_MIB = 1 << 20
+
+
 def default_text(option: Option) -> str:
     """An option's default, which is not None, as it would be typed."""
     if isinstance(option.default, tuple):
         return ",".join(option.default)
+    if option.value == "SIZE" and option.default % _MIB == 0:
+        return f"{option.default // _MIB}MiB"
     return f"{option.default:.15g}" if isinstance(option.default, float) else str(option.default)

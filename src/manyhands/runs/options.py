@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 MODEL = "Model and provider"
 CONVERSATION = "Conversation"
-TOOLS = "Tools and sandbox"
+TOOLS = "Tools"
+SERVICES = "Tools: web, browser, pictures, mixtures of agents"
+SANDBOX = "Sandbox"
 WORLD = "Files for agents"
 SPEED = "Concurrency"
 LIMITS = "Limits"

@@ -14,7 +14,7 @@ from manyhands.core.settings import (
     optional_whole,
     setting,
 )
-from manyhands.runs.options import LIMITS, RESUME, TOOLS, FileSettings
+from manyhands.runs.options import LIMITS, RESUME, SERVICES, TOOLS, FileSettings
 
 
 class MixtureSettings(Settings):
@@ -23,14 +23,14 @@ class MixtureSettings(Settings):
     moa_models: OptionalList = setting(
         None,
         "Models that answer each question of the tool mixture_of_agents.",
-        group=TOOLS,
+        group=SERVICES,
         identity=True,
         value="MODEL,…",
     )
     moa_aggregator: OptionalText = setting(
         None,
-        "Model that joins their answers (default: the first of them).",
-        group=TOOLS,
+        "Model that joins the answers of --moa_models (default: the first of them).",
+        group=SERVICES,
         identity=True,
         value="MODEL",
     )
@@ -42,12 +42,12 @@ class VisionSettings(Settings):
     vision_model: OptionalText = setting(
         None,
         "Model that looks at pictures for tools (default: --model, if that is known to take pictures).",
-        group=TOOLS,
+        group=SERVICES,
         identity=True,
         value="MODEL",
     )
     vision_base_url: OptionalText = setting(
-        None, "Where it is called (default: as --model is).", group=TOOLS, identity=True, value="URL"
+        None, "Endpoint of --vision_model (default: that of --model).", group=SERVICES, identity=True, value="URL"
     )
 
 
@@ -55,13 +55,13 @@ class BrowserSettings(Settings):
     """The browser of the ``browser_`` tools."""
 
     browser_executable: OptionalPath = setting(
-        None, "Chromium to use (default: the one in the PATH, else Playwright's own).", group=TOOLS, value="FILE"
+        None, "Chromium to use (default: the one in the PATH, else Playwright's own).", group=SERVICES, value="FILE"
     )
     browser_cdp: OptionalText = setting(
         None,
-        "Browser that already runs, by the address of its DevTools protocol (default: BROWSER_CDP_URL, which is not recorded). Its network "
-        "is its own.",
-        group=TOOLS,
+        "Use a browser that already runs, at this address of its DevTools protocol (default: BROWSER_CDP_URL, which is not recorded). What "
+        "it reaches is not limited.",
+        group=SERVICES,
         value="URL",
     )
     browser_contexts: Annotated[int | None, optional_whole(1)] = setting(
@@ -76,7 +76,7 @@ class BrowserSettings(Settings):
         group=RESUME,
     )
     web_allow_private: Flag = setting(
-        False, "Let browsers and tools of the web reach private addresses and this machine.", group=TOOLS
+        False, "Let browsers and tools of the web reach private addresses and this machine.", group=SERVICES
     )
 
 
@@ -87,15 +87,21 @@ class ImageSettings(Settings):
         None,
         "Kind of service that makes pictures for tools: openai (its images API, which other servers have too), fal, chat (chat completions "
         "whose answers hold pictures), or simulated (coloured squares).",
-        group=TOOLS,
+        group=SERVICES,
         identity=True,
     )
-    image_model: OptionalText = setting(None, "Model that makes them.", group=TOOLS, identity=True, value="MODEL")
+    image_model: OptionalText = setting(
+        None, "Model that makes pictures, as --image_provider calls it.", group=SERVICES, identity=True, value="MODEL"
+    )
     image_base_url: OptionalText = setting(
-        None, "Where it is called (default: at the provider's own API).", group=TOOLS, identity=True, value="URL"
+        None, "Endpoint of --image_provider (default: its own).", group=SERVICES, identity=True, value="URL"
     )
     image_quality: OptionalText = setting(
-        None, "Quality, as its API calls it (low, medium, high …).", group=TOOLS, identity=True, value="NAME"
+        None,
+        "Quality of pictures that are made, as --image_provider calls it (low, medium, high …).",
+        group=SERVICES,
+        identity=True,
+        value="NAME",
     )
 
 
@@ -107,32 +113,32 @@ class WebSettings(FileSettings):
     web_search: Literal["firecrawl", "exa", "tavily", "brave", "searxng"] | None = setting(
         None,
         "Service that searches the web (default: the first one in this order that there is a key for).",
-        group=TOOLS,
+        group=SERVICES,
         identity=True,
     )
     web_extract: Literal["firecrawl", "exa", "tavily", "direct"] | None = setting(
         None,
-        "Service that reads web pages (default: the first one that there is a key for), or direct: they are read from here.",
-        group=TOOLS,
+        "Service that reads web pages (default: the first one that there is a key for), or direct: this machine reads them.",
+        group=SERVICES,
         identity=True,
     )
     ignore_robots: Flag = setting(
         False,
-        "Read pages that a robots.txt closes to programs (with --web_extract direct).",
-        group=TOOLS,
+        "With --web_extract direct: read pages also where a robots.txt disallows it.",
+        group=SERVICES,
         identity=True,
     )
     web_cache: OptionalPath = setting(
         None,
-        "Folder where answers from the web are kept for a day, for all runs that name it.",
-        group=TOOLS,
+        "Folder that keeps answers of the web tools for the rest of the day (UTC), for all runs that name it.",
+        group=SERVICES,
         identity=True,
         value="FOLDER",
     )
     web_summary: OptionalText = setting(
         None,
-        "Model that summarizes long web pages (default: they are given in portions).",
-        group=TOOLS,
+        "Model that summarizes long web pages (default: agents get their text in portions).",
+        group=SERVICES,
         identity=True,
         value="MODEL",
     )

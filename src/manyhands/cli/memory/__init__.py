@@ -22,7 +22,7 @@ _GROUP = CommandGroup(
     f"{PROGRAM} memory",
     ("Tests what an agent remembers: many tests, interleaved in one long conversation under a virtual clock.",),
     COMMANDS,
-    (f"{PROGRAM} memory COMMAND --help explains each.",),
+    (f"{PROGRAM} memory COMMAND --help explains a command.",),
 )
 
 

@@ -12,7 +12,7 @@ _GROUP = CommandGroup(
     f"{PROGRAM} tasks",
     ("Task folders, as Harbor and Terminal-Bench 2 have them; manyhands batch and manyhands eval execute them.",),
     COMMANDS,
-    (f"{PROGRAM} tasks COMMAND --help explains each.",),
+    (f"{PROGRAM} tasks COMMAND --help explains a command.",),
 )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "manyhands tools check"
 _NAMES = "names"
-_USAGE = f"{PROGRAM} [NAME,…] [OPTION …]"
+_USAGE = f"{PROGRAM} [NAME,…]"
 _DESCRIPTION = (
     "Calls each tool that needs a service or a model once, with small arguments, and prints how long it took and what it cost. Your "
     "account pays for it. Exit code 1: a tool failed; 2: a tool that was named can't be had here."

@@ -15,7 +15,7 @@ from manyhands.runs.options import OUTPUT
 from manyhands.tools.settings import ToolSettings
 
 PROGRAM = "manyhands tools"
-_USAGE = f"{PROGRAM} [--json] [OPTION …]\n       {PROGRAM} check [NAME,…] [OPTION …]"
+_USAGE = f"{PROGRAM} [OPTIONS]\n{PROGRAM} check [NAME,…]"
 _DESCRIPTION = (
     "Lists every tool with its toolset, whether agents can have it here, what it needs, and what its calls cost. The options are those of "
     f"runs that tools depend on: with the same ones, a run has the same tools. `{PROGRAM} check` tries tools out."

@@ -17,7 +17,7 @@ _GROUP = CommandGroup(
     f"{PROGRAM} worlds",
     ("Containers, and worlds at services, that belong to unfinished items of runs, or were to be kept.",),
     COMMANDS,
-    (f"{PROGRAM} worlds COMMAND --help explains each.",),
+    (f"{PROGRAM} worlds COMMAND --help explains a command.",),
 )
 
 

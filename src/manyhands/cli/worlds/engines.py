@@ -20,7 +20,7 @@ def add_kinds(result: ArgumentParser, default: str = "docker and podman") -> Non
         "--sandbox",
         metavar="KIND",
         action="append",
-        help=f"kind of sandboxes whose worlds are meant, as of the option of runs; may be repeated (default: {default})",
+        help=f"kind of sandboxes, as --sandbox of a run names it; may be repeated (default: {default})",
     )
 
 

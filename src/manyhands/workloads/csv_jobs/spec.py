@@ -39,6 +39,8 @@ from manyhands.runs.options import (
     MODEL,
     OUTPUT,
     RESUME,
+    SANDBOX,
+    SERVICES,
     SPEED,
     TOOLS,
     WORLD,
@@ -236,6 +238,8 @@ class WorkerSettings(AgentOptions):
         MODEL,
         CONVERSATION,
         TOOLS,
+        SERVICES,
+        SANDBOX,
         WORLD,
         SPEED,
         LIMITS,
@@ -476,7 +480,7 @@ _NOT_FOR_FUNCTIONS = ("max_cost", "max_total_tokens", "prices", "max_corrections
 @cache
 def _for_agents() -> frozenset[str]:
     """Settings that only the built-in agent uses."""
-    groups = (MODEL, CONVERSATION, TOOLS, WORLD)
+    groups = (MODEL, CONVERSATION, TOOLS, SERVICES, SANDBOX, WORLD)
     found = {name for name in WorkerSettings.fields if WorkerSettings.about(name).group in groups}
     others = {"call_timeout", "tool_timeout", "reasoning_config", "prefill_messages"}
     return frozenset((found | others) - {"keep_workspaces"})
