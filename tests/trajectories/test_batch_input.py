@@ -223,10 +223,10 @@ def test_rows_with_an_image_need_a_sandbox_that_can_give_it_or_an_option_that_ig
     assert (ran.code, len(bodies)) == (0, 3)
 
 
-def test_a_prompt_of_parts_reaches_the_model_as_it_is(tmp_path: Path) -> None:
+def test_a_prompt_of_parts_reaches_the_model(tmp_path: Path) -> None:
     parts = [
         {"type": "text", "text": "What is this?"},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+        {"type": "image_url", "image_url": {"url": "https://pictures.test/a.png"}},
     ]
     folder = BatchFolder(tmp_path, [{"prompt": parts}])
     ran, (body,) = batch(folder)

@@ -110,7 +110,10 @@ def test_the_usual_variations_are_read(tmp_path: Any) -> None:
         ([{"role": "user"}], 'message 1 of "messages" has "content" that is null, expected text'),
         ([{"role": "user", "content": 7}], 'has "content" that is a number'),
         ([{"role": "user", "content": ""}], 'has "content" that is empty'),
-        ([{"role": "user", "content": ["x"]}], 'has part 1 of "content" that is not an object with a "type"'),
+        (
+            [{"role": "user", "content": ["x"]}],
+            'message 1 of "messages": part 1 of "content" is not an object with a "type"',
+        ),
         ([{"role": "system", "content": None}, USER], 'message 1 of "messages" has "content" that is null'),
         ([USER, ANSWER, SYSTEM, USER], 'message 3 of "messages" is a system message behind others'),
         ([USER, {"role": "assistant", "content": ""}, USER], 'message 2 of "messages" has "content" that is empty'),

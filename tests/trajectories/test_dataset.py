@@ -238,7 +238,7 @@ def test_arrow_values_become_json(tmp_path: Path) -> None:
 
 
 def test_nulls_that_tables_put_into_content_parts_are_taken_out(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:x"}}]
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "https://x.test/"}}]
     parquet.write_table(pyarrow.Table.from_pylist([{"prompt": parts}]), tmp_path / "d.parquet")
     assert good(tmp_path / "d.parquet")[0].prompt == parts
 
@@ -297,7 +297,7 @@ def test_bom_carriage_returns_and_blank_lines(tmp_path: Path) -> None:
 
 
 def test_multimodal_prompts_are_accepted(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "data:…"}}]
+    parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "https://x.test/"}}]
     assert good(write(tmp_path, jsonl([{"prompt": parts}])))[0].prompt == parts
 
 

@@ -39,6 +39,7 @@ from manyhands.runs.options import BudgetSettings, PriceSettings
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 from manyhands.tools.protocol import JOBS, ParentRun
+from manyhands.tools.services.artifacts import ArtifactStore, ShownPictures
 from manyhands.tools.services.registry import ToolServices, opened_services
 from manyhands.tools.toolsets import Toolset
 
@@ -142,10 +143,12 @@ def model_of(
     retries: Retries | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ChatModel:
-    """The model that the settings name. ``retries``: how failed calls are tried again; ``headers``: sent with every request.
-    Under a budget every call names a ``max_tokens``, which is no part of the recorded steps, so that a budget may come and go. Raises
-    UserError if it can't be used."""
-    return make_model(
+    """The model that the settings name, which is shown the pictures that are artifacts of the run.
+
+    ``retries``: how failed calls are tried again; ``headers``: sent with every request. Under a budget every call names a ``max_tokens``,
+    which is no part of the recorded steps, so that a budget may come and go. Raises UserError if it can't be used.
+    """
+    model = make_model(
         model=options.model,
         base_url=options.base_url,
         api_key=api_keys,
@@ -156,6 +159,7 @@ def model_of(
         max_tokens=bounded_answer(options.model) if budget.bounded else None,
         headers=headers,
     )
+    return ShownPictures(model, ArtifactStore(run_folder))
 
 
 def services_for(

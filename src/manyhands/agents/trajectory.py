@@ -29,6 +29,7 @@ from manyhands.network.counts import NETWORK, in_words
 from manyhands.runs.ledger import timestamp
 from manyhands.tools.protocol import ToolResult
 from manyhands.tools.results import bounded
+from manyhands.tools.services.artifacts import text_for_people
 from manyhands.tools.services.steps import ASK, REQUEST
 
 
@@ -250,7 +251,7 @@ def _service_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
     if step.kind == ASK:
         name = str(step.request["settings"]["model"])
         for message in step.request["messages"]:
-            yield f"{name} is asked", text_of(message.get("content"))
+            yield f"{name} is asked", text_for_people(message.get("content"))
         answer = text_of(step.output.get("message", {}).get("content"))
     else:
         name = str(step.request["service"])
@@ -281,7 +282,7 @@ def _model_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
     for message in step.request.get("added", []):
         why = f" (by this program: {message['_synthetic']})" if "_synthetic" in message else ""
         role = str(message.get("role")) + (" (given)" if "_given" in message else "") + why
-        if (text := text_of(message.get("content"))) or not message.get("tool_calls"):
+        if (text := text_for_people(message.get("content"))) or not message.get("tool_calls"):
             yield role, text
         for call in message.get("tool_calls", []):
             yield f"{role}, calls", f"{call['function']['name']}({call['function']['arguments']})"
@@ -308,7 +309,7 @@ def _model_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
 
 def _agent_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
     for message in (*step.request["added"], *step.output["messages"]):
-        if text := text_of(message.get("content")):
+        if text := text_for_people(message.get("content")):
             yield str(message["role"]), text
         for call in message.get("tool_calls", []):
             yield "assistant, calls", f"{call['function']['name']}({call['function']['arguments']})"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypedDict, cast
 
 from manyhands.core.digests import content_key
-from manyhands.core.errors import UserError
+from manyhands.core.errors import ToolError, UserError
 from manyhands.core.jsonio import Json, dumps, pretty
 from manyhands.core.messages import Message, text_of
 from manyhands.engine.contract import ItemRow
@@ -51,6 +51,7 @@ from manyhands.export.tokens import ConversationTokens, nearest_rank
 from manyhands.io.files import written_aside
 from manyhands.runs.folders import open_reader
 from manyhands.runs.steering.selection import Selection
+from manyhands.tools.services.artifacts import ArtifactStore, refers
 
 STANDARD_OUTPUT = "-"
 WITHOUT_SCORE = "without a score"
@@ -350,7 +351,7 @@ class _Export:
                 if reason is not None:
                     self._report.left_out[reason] += 1
                     continue
-                items += self._write_one(conversation, write) and self._first(exported, run, item)
+                items += self._write_one(run, conversation, write) and self._first(exported, run, item)
         self._report.exported_items = items
 
     def _first(self, exported: set[tuple[int, int]], run: int, item: int) -> bool:
@@ -361,11 +362,13 @@ class _Export:
         exported.add((run, item))
         return True
 
-    def _write_one(self, conversation: Conversation, write: Callable[[str, Mapping[str, Json]], None]) -> bool:
+    def _write_one(
+        self, run: int, conversation: Conversation, write: Callable[[str, Mapping[str, Json]], None]
+    ) -> bool:
         split, lost = self._split(conversation.prompt_key), self._losses.counts.copy()
         clean = self._without_secrets(conversation)
         try:
-            for row in self._format.rows(clean):
+            for row in self._format.rows(self._with_pictures(run, clean)):
                 write(split, row)
         except Unfit as unfit:
             self._losses.counts = lost
@@ -373,6 +376,17 @@ class _Export:
             return False
         self._count(clean, redacted=clean is not conversation)
         return True
+
+    def _with_pictures(self, run: int, conversation: Conversation) -> Conversation:
+        """With the pictures that it refers to as data addresses, since files are read elsewhere. Raises Unfit for one that is gone."""
+        if not any(refers(turn.message) for turn in conversation.turns):
+            return conversation
+        artifacts = ArtifactStore(self._runs[run].reader.folder)
+        try:
+            turns = [replace(turn, message=artifacts.with_pictures(turn.message)) for turn in conversation.turns]
+        except ToolError:
+            raise Unfit("with a picture that is not in the run's folder any more") from None
+        return replace(conversation, turns=turns)
 
     def _count(self, conversation: Conversation, *, redacted: bool) -> None:
         self._report.redacted += redacted
@@ -418,7 +432,9 @@ class _Export:
                 (chosen, *_), (rejected, *_) = both = self._again(better), self._again(worse)
                 lost = self._losses.counts.copy()
                 try:
-                    row = self._format.pair(chosen, rejected)
+                    row = self._format.pair(
+                        self._with_pictures(better.run, chosen), self._with_pictures(worse.run, rejected)
+                    )
                 except Unfit as unfit:
                     self._losses.counts = lost
                     report.left_out_pairs[str(unfit)] += 1

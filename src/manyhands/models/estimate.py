@@ -37,10 +37,16 @@ _MAX_MEASURED = 50
 _MIN_MEASURED = 3
 
 
+PICTURE_TOKENS = 1000
+"""Of a picture of a thousand by a thousand pixels, about, at most providers."""
+
+
 def tokens_of(value: Json) -> int:
-    """The tokens of a text, or of what is sent as JSON, as estimated."""
-    size = len(value.encode("utf-8", "replace")) if isinstance(value, str) else len(dumps(value))
-    return -(-size // BYTES_PER_TOKEN)
+    """The tokens of a text, or of what is sent as JSON, as estimated; of each picture in it, a usual number."""
+    if isinstance(value, str):
+        return -(-len(value.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
+    text = dumps(value)
+    return -(-len(text) // BYTES_PER_TOKEN) + PICTURE_TOKENS * text.count(b'"type":"image_url"')
 
 
 @dataclass(frozen=True, slots=True)

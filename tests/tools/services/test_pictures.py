@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from manyhands.core.errors import ToolError
-from manyhands.tools.services.pictures import LONG_SIDE, MAX_BYTES, drawn, media_type_of, read_picture, size_of
+from manyhands.io.picture_headers import MAX_BYTES, read_header
+from manyhands.tools.services.pictures import LONG_SIDE, drawn, read_picture, size_of
 from tests.support.picture_files import huge, picture
 
 
@@ -19,7 +20,7 @@ def test_a_small_picture_is_sent_as_it_is(kind: str) -> None:
     data = picture(kind)
     found = read_picture(data)
     assert found.content == data
-    assert found.media_type == f"image/{kind.lower()}" == media_type_of(data)
+    assert found.media_type == f"image/{kind.lower()}" == read_header(data).media_type
     assert (found.width, found.height, found.scale) == (30, 20, 1.0)
     assert size_of(data) == (found.media_type, 30, 20)
 
@@ -29,7 +30,7 @@ def test_a_small_picture_is_sent_as_it_is(kind: str) -> None:
 )
 def test_a_large_one_is_scaled_and_the_factor_told(kind: str, sent: str) -> None:
     found = read_picture(picture(kind, (2000, 1000)))
-    assert found.media_type == sent == media_type_of(found.content)
+    assert found.media_type == sent == read_header(found.content).media_type
     assert Image.open(io.BytesIO(found.content)).size == (found.width, found.height) == (LONG_SIDE, LONG_SIDE // 2)
     assert found.about() | {"sha256": ""} == {
         "sha256": "",

@@ -7,6 +7,7 @@ turns as the prompt's hash says, and answers from their results. Tests steer it 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from manyhands.core.jsonio import Json, dumps, line, loads, without_surrogates
 from manyhands.core.text import cut
 from manyhands.core.usage import Reserve
 from manyhands.engine.contract import CallReport, Limits
+from manyhands.io.picture_headers import read_header
 from manyhands.models.openai.response import SIMULATED_FINGERPRINT, parse_completion
 from manyhands.models.pricing import PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
@@ -103,7 +105,7 @@ class _Conversation:
     characters: int
     directives: dict[str, str]
     picture: str | None
-    """Names the last picture that the user showed, by its content."""
+    """Names the pictures that were shown last, by their content."""
 
 
 def simulate(
@@ -168,7 +170,7 @@ def _read(messages: Sequence[Mapping[str, Any]]) -> _Conversation:
         if isinstance(content, list):
             pictures = [_picture(part) for part in content]
             content = [name or part for part, name in zip(content, pictures, strict=True)]
-            picture = next(filter(None, reversed(pictures)), picture)
+            picture = " and".join(filter(None, pictures)) or picture
         text = content if isinstance(content, str) else flatten(content)
         characters += len(text)
         role = message.get("role")
@@ -189,12 +191,22 @@ def _read(messages: Sequence[Mapping[str, Any]]) -> _Conversation:
 
 
 def _picture(part: Any) -> str | None:
-    """What stands for a picture; None for any other part."""
+    """What stands for a picture: the beginning of its digest, its type and size. None for any other part."""
     image = part.get("image_url") if isinstance(part, Mapping) else None
     url = image.get("url") if isinstance(image, Mapping) else None
     if not isinstance(url, str):
         return None
-    return f" [picture {hashlib.sha256(url.partition(',')[2].encode() or url.encode()).hexdigest()[:12]}]"
+    head, _, coded = url.partition(";base64,")
+    try:
+        data = base64.b64decode(coded, validate=True) if head.startswith("data:") else b""
+        found = read_header(data)
+    except ValueError:  # an address of the web, or what a server was sent by anybody
+        return f" [picture {_digest(url.encode(errors='replace'))}]"
+    return f" [picture {_digest(data)}: {found.media_type}, {found.width} × {found.height} pixels]"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
 
 
 def _directives(task: str) -> dict[str, str]:

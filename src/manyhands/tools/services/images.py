@@ -10,6 +10,7 @@ from pydantic import Field
 
 from manyhands.core.errors import ToolError, UserError
 from manyhands.core.jsonio import Json
+from manyhands.io.picture_headers import MAX_BYTES
 from manyhands.models.addresses import read_address
 from manyhands.models.factory import DEFAULT_BASE_URL, require_key, resolve_api_key
 from manyhands.models.pricing import PriceTable, load_price_table
@@ -19,7 +20,7 @@ from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
 from manyhands.tools.services.artifacts import ArtifactStore
 from manyhands.tools.services.picture_services import SIMULATED, Order, Shape, Studio
-from manyhands.tools.services.pictures import MAX_BYTES, MISSING, can_read
+from manyhands.tools.services.pictures import MISSING, can_read
 from manyhands.tools.services.registry import ServiceOpening
 
 FOLDER = "images"

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from manyhands.core.errors import ToolError
+from manyhands.io.picture_headers import MEDIA_TYPES, check_pixels, known_format
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_BYTES = 20_000_000
-MAX_PIXELS = 50_000_000
 LONG_SIDE = 1568
 """Pixels. Models scale larger pictures down themselves."""
 MAX_SENT = 4_000_000
 """Bytes of a picture as it is sent; a larger one becomes a JPEG. (Providers take 5 MB as base64, or more.)"""
 MISSING = "the package Pillow is missing: pip install 'manyhands[pictures]'"
-_BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF87a": "GIF", b"GIF89a": "GIF"}
-_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "GIF": "image/gif", "WEBP": "image/webp"}
-_SVG = re.compile(rb"\s*(<\?xml|<!--|<!DOCTYPE|<svg)", re.IGNORECASE)
 _QUALITY = 90
 """Of JPEG."""
 
@@ -62,12 +57,6 @@ def can_read() -> bool:
     return find_spec("PIL") is not None
 
 
-def media_type_of(data: bytes) -> str | None:
-    """The media type of a picture by its first bytes; None for what is not taken."""
-    found = _format_of(data)
-    return None if found is None else _TYPES[found]
-
-
 def read_picture(data: bytes) -> Picture:
     """A picture ready to be sent: the first frame, its long side scaled to ``LONG_SIDE``. What needs no change stays as it is. Takes CPU
     time and, for a moment, four bytes a pixel. Raises ToolError for what is no picture that can be used."""
@@ -78,7 +67,7 @@ def read_picture(data: bytes) -> Picture:
     try:
         if max(size) <= LONG_SIDE and not moving and len(data) <= MAX_SENT:
             image.load()
-            return Picture(data, _TYPES[kind], *size, digest, _TYPES[kind], size)
+            return Picture(data, MEDIA_TYPES[kind], *size, digest, MEDIA_TYPES[kind], size)
         image.draft("RGB", (LONG_SIDE, LONG_SIDE))  # a JPEG is decoded smaller at once
         upright = _scaled(image)
         content, media_type = _encoded(upright, lossy=kind == "JPEG")
@@ -86,7 +75,7 @@ def read_picture(data: bytes) -> Picture:
         raise ToolError(f"the picture is broken: {_why(error)}") from error
     turned = (upright.width > upright.height) != (size[0] > size[1])
     original = (size[1], size[0]) if turned else size
-    return Picture(content, media_type, upright.width, upright.height, digest, _TYPES[kind], original)
+    return Picture(content, media_type, upright.width, upright.height, digest, MEDIA_TYPES[kind], original)
 
 
 def size_of(data: bytes) -> tuple[str, int, int]:
@@ -96,7 +85,7 @@ def size_of(data: bytes) -> tuple[str, int, int]:
         image.load()
     except Exception as error:  # as above
         raise ToolError(f"the picture is broken: {_why(error)}") from error
-    return _TYPES[kind], image.width, image.height
+    return MEDIA_TYPES[kind], image.width, image.height
 
 
 def drawn(digest: bytes, width: int, height: int) -> bytes:
@@ -113,28 +102,22 @@ def drawn(digest: bytes, width: int, height: int) -> bytes:
     return written.getvalue()
 
 
-def _format_of(data: bytes) -> str | None:
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "WEBP"
-    return next((kind for beginning, kind in _BEGINNINGS.items() if data.startswith(beginning)), None)
-
-
 def _opened(data: bytes) -> tuple[str, Image]:
     """Its format, and its header read. Raises ToolError."""
-    if len(data) > MAX_BYTES:
-        raise ToolError(f"the picture has {len(data):,} bytes, and may have {MAX_BYTES:,}")
-    kind = _format_of(data)
-    if kind is None:
-        what = "SVG is not taken" if _SVG.match(data) else "this is no picture" if data else "this file is empty"
-        raise ToolError(f"{what}: PNG, JPEG, GIF and WebP are")
+    try:
+        kind = known_format(data)
+    except ValueError as error:
+        raise ToolError(str(error)) from None
     from PIL import Image  # an extra
 
     try:
         image = Image.open(io.BytesIO(data), formats=[kind])
     except Exception as error:  # as above
         raise ToolError(f"the picture is broken: {_why(error)}") from error
-    if image.width * image.height > MAX_PIXELS:
-        raise ToolError(f"the picture has {image.width:,} × {image.height:,} pixels, and may have {MAX_PIXELS:,}")
+    try:
+        check_pixels(image.width, image.height)
+    except ValueError as error:
+        raise ToolError(str(error)) from None
     return kind, image
 
 
@@ -152,8 +135,8 @@ def _scaled(image: Image) -> Image:
 def _encoded(image: Image, *, lossy: bool) -> tuple[bytes, str]:
     content = b"" if lossy else _bytes_of(image, "PNG")
     if content and len(content) <= MAX_SENT:
-        return content, _TYPES["PNG"]
-    return _bytes_of(image.convert("RGB"), "JPEG"), _TYPES["JPEG"]
+        return content, MEDIA_TYPES["PNG"]
+    return _bytes_of(image.convert("RGB"), "JPEG"), MEDIA_TYPES["JPEG"]
 
 
 def _bytes_of(image: Image, kind: str) -> bytes:

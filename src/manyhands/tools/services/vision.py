@@ -17,12 +17,13 @@ from pydantic import Field
 from manyhands.core.errors import ToolError, UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import text_of
+from manyhands.io.picture_headers import MAX_BYTES
 from manyhands.models.protocol import ChatModel
 from manyhands.network.rules import NetworkRules
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
 from manyhands.tools.services.artifacts import ArtifactStore, data_of, is_name, reference
-from manyhands.tools.services.pictures import MAX_BYTES, MISSING, Picture, can_read, read_picture
+from manyhands.tools.services.pictures import MISSING, Picture, can_read, read_picture
 from manyhands.tools.services.registry import ModelChoice, ServiceOpening
 from manyhands.tools.services.steps import ServiceAnswer, ToolSteps, within
 from manyhands.tools.services.web.reading import INSTALL, missing_packages

@@ -36,7 +36,7 @@ async def estimate_batch(options: BatchSpec, notice: Notice) -> list[tuple[str, 
     for line in dataset_notices(Path(options.dataset_file), **options.reading):
         notice(line)
     prompts = Prompts()
-    for row in read_rows(options.dataset_file, **options.how_read(with_chat=prepared.with_chat)):
+    for row in read_rows(options.dataset_file, **prepared.how_read()):
         if not isinstance(row, BadRow):
             prompts.add([*row.messages] or row.prompt, options.samples)
             prompts.tokens += tokens_of(row.system or "") * options.samples

@@ -23,7 +23,7 @@ from manyhands.engine.journal.reader import JOURNAL, JournalReader
 from manyhands.export.sharegpt import wording_of
 from manyhands.export.sharegpt_reading import ESCAPED_TAGS
 from manyhands.io.digest_table import DigestTable
-from manyhands.workloads.trajectories.dataset.rows import DatasetItem, iterate_items, prompt_digest
+from manyhands.workloads.trajectories.dataset.rows import DatasetItem, HowRead, iterate_items, prompt_digest
 from manyhands.workloads.trajectories.dataset.source_fields import ARROW_TIME
 from manyhands.workloads.trajectories.lines.entry import NO_SCORE, NO_SEED
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, fitted, schema_of
@@ -153,15 +153,11 @@ def plan_items(
     tools: tuple[str, ...],
     adoption: Adoption | None = None,
     *,
-    with_chat: bool = True,
-    missing_images: Sequence[str] = (),
+    how: HowRead | None = None,
 ) -> Iterator[PlannedItem]:
     """All items in order, streamed; those that the original program had finished come with their outcome (``adoption`` is filled in).
-    ``with_chat``, ``missing_images`` as in ``dataset.read_rows``."""
-    how = options.how_read(with_chat=with_chat)
-    if missing_images:
-        how["missing_images"] = missing_images
-    found = iterate_items(options.dataset_file, options.samples, **how)
+    ``how``: how the dataset is read; by default as the settings say."""
+    found = iterate_items(options.dataset_file, options.samples, **(options.how_read() if how is None else how))
     with closing(PlannedKeys(run_folder)) as earlier:
         kept = run_folder / SET_ASIDE
         if batch_files(kept):

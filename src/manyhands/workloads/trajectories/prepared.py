@@ -21,7 +21,7 @@ from manyhands.tools.services.registry import choose_services
 from manyhands.tools.settings import is_source
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import KNOWN_TOOLS, STANDARD, Toolset, Toolsets, known_tools, with_groups
-from manyhands.workloads.trajectories.dataset.rows import DatasetScan, scan
+from manyhands.workloads.trajectories.dataset.rows import DatasetScan, HowRead, scan
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFields
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, LAYOUT
 from manyhands.workloads.trajectories.spec import BatchSpec
@@ -57,6 +57,8 @@ class Prepared:
     """The built-in and declared tools of the version that made the run."""
     own_systems: int = 0
     """Rows with a system prompt of their own."""
+    with_pictures: bool = True
+    """Whether pictures in prompts become artifacts: not in runs of a version that took content parts as they are."""
     counts_tags: bool = True
     """Whether lines say how many tags were escaped in them; those of older runs do not."""
     own_messages: int = 0
@@ -76,6 +78,10 @@ class Prepared:
     def columns(self) -> tuple[str, ...]:
         """The members of ``tool_stats``."""
         return self.tools if self.layout == FIRST_LAYOUT else self.built_in
+
+    def how_read(self) -> HowRead:
+        """How the rows of the run are read."""
+        return self.options.how_read(with_chat=self.with_chat, with_pictures=self.with_pictures)
 
     @property
     def with_chat(self) -> bool:
@@ -100,6 +106,7 @@ class Prepared:
             **({"pins": pins} if (pins := self.pins.to_json()) else {}),
             "mcp": self.mcp,
             **({"tasks": self.tasks, "variables": dict(self.variables)} if self.tasks else {}),
+            **({"with_pictures": True} if self.with_pictures else {}),
             **({"counts_tags": True} if self.counts_tags else {}),
             **({} if self.layout == FIRST_LAYOUT else self._later_members()),
         }
@@ -142,6 +149,7 @@ class Prepared:
             built_in=tuple(value.get("built_in", ())),
             own_systems=value.get("own_systems", 0),
             own_messages=value.get("own_messages", 0),
+            with_pictures=value.get("with_pictures", False),
             counts_tags=value.get("counts_tags", False),
             command_fields=tuple(value.get("command_fields", ())),
             max_memory=value.get("max_memory", value.get("most_memory", 0)),  # as earlier versions recorded it
@@ -216,7 +224,7 @@ async def prepare(
         mcp=mcp,
     )
     if made is not None:
-        prepared = replace(prepared, layout=made.layout, built_in=made.built_in)
+        prepared = replace(prepared, layout=made.layout, built_in=made.built_in, with_pictures=made.with_pictures)
     if recorded is not None and gone:
         return replace(prepared, **{name: getattr(recorded, name) for name in _OF_DATASET})
     scanned, pins = await _scanned(options, prepared, plan_images)
@@ -251,7 +259,7 @@ def _named_tools(options: BatchSpec, recorded: Prepared | None) -> Distribution 
 
 async def _scanned(options: BatchSpec, prepared: Prepared, plan_images: PlanImages | None) -> tuple[DatasetScan, Pins]:
     """What is in the dataset, without the rows whose images are missing: others may come in place of these."""
-    how = options.how_read(with_chat=prepared.with_chat)
+    how = prepared.how_read()
     scanned = scan(options.dataset_file, **how)
     if plan_images is None:
         return scanned, NO_PINS

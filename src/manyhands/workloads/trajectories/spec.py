@@ -232,11 +232,12 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ViewSettings, ResumeSetting
     )
     grade_checks: dict[str, Any] | None = setting(None, "What grade holds.", typed=False, identity=True)
 
-    def how_read(self, *, with_chat: bool = True) -> HowRead:
+    def how_read(self, *, with_chat: bool = True, with_pictures: bool = True) -> HowRead:
         """How the dataset is read."""
         return {
             "max_samples": self.max_samples,
             "with_chat": with_chat,
+            "with_pictures": with_pictures,
             "prompt_column": self.prompt_column,
             "system_column": self.system_column,
             "id_field": self.id_field,

@@ -67,7 +67,9 @@ from manyhands.task_folders.session import TaskSession, is_external
 from manyhands.task_folders.trial import Verified
 from manyhands.tools.distributions import draw
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
+from manyhands.tools.services.artifacts import ArtifactStore, picture_places
 from manyhands.tools.services.registry import ToolServices
+from manyhands.workloads.trajectories.dataset.rows import HowRead
 from manyhands.workloads.trajectories.items import Adoption, PromptItem, adopted_line, batch_file, plan_items
 from manyhands.workloads.trajectories.lines.entry import Entry
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT
@@ -167,14 +169,10 @@ class TrajectoryWorkload(Workload):
     def plan(self) -> Iterable[PlannedItem]:
         self.adoption = Adoption()
         prepared = self._prepared
-        return plan_items(
-            self._options,
-            self._folder,
-            prepared.tools,
-            self.adoption,
-            with_chat=prepared.with_chat,
-            missing_images=prepared.pins.missing,
-        )
+        how: HowRead = {**prepared.how_read(), "artifacts": ArtifactStore(self._folder)}
+        if prepared.pins.missing:
+            how["missing_images"] = prepared.pins.missing
+        return plan_items(self._options, self._folder, prepared.tools, self.adoption, how=how)
 
     @property
     def late_imports(self) -> Sequence[str]:
@@ -478,10 +476,13 @@ class TrajectoryWorkload(Workload):
         return bool(payload.task) and is_external(self._options, self._options.agent)
 
     def _given(self, payload: PromptItem) -> dict[str, Any]:
-        """What the row gave besides its prompt."""
+        """What the row gave besides the text of its prompt."""
         given: dict[str, Any] = {} if payload.system is None else {"system": payload.system}
         if payload.messages:
             given["turns"] = len(to_sharegpt(payload.messages, "", keep_synthetic=self._options.keep_synthetic)) - 1
+        contents = [message.get("content") for message in payload.messages] or [payload.prompt]
+        if images := [place for content in contents for place in picture_places(content)]:
+            given["images"] = images
         return given
 
     def _other_stats(self, record: Mapping[str, Any]) -> ToolStats:

@@ -6,13 +6,14 @@ with the message and the field.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
 from manyhands.core.jsonio import Json, kind_of, line, loads_outside
 from manyhands.core.messages import Message, ToolCall, text_of
+from manyhands.tools.services.prompt_parts import TEXT, BadPart, ReadParts, RowPictures
 
 SYSTEM, MESSAGES = "system", "messages"
 CHAT_FIELDS = (SYSTEM, MESSAGES)
@@ -62,18 +63,19 @@ class Chat:
         return first is not None and _same(first["content"], prompt)
 
 
-def read_chat(row: Mapping[str, Json], system_field: str = SYSTEM) -> Chat:
-    """What a row brings; null and what is empty count as not there. Raises BadChat naming the field."""
+def read_chat(row: Mapping[str, Json], system_field: str = SYSTEM, read_parts: ReadParts | None = None) -> Chat:
+    """What a row brings; null and what is empty count as not there. ``read_parts``: reads content
+    parts. Raises BadChat naming the field."""
+    read_parts = read_parts or RowPictures().parts
     system = _own_system(row.get(system_field), system_field)
     found = list(_given_list(row.get(MESSAGES)))
     leading: list[str] = []
     while found and _role(found[0], len(leading) + 1) == "system":
-        at = _MessageField(len(leading) + 1)
-        leading.append(text_of(at.parts(found.pop(0).get("content"), "content", empty=False)))
+        leading.append(_MessageField(len(leading) + 1, read_parts).only_text(found.pop(0).get("content"), "content"))
     first = "\n\n".join(leading)
     if system and first and system.strip() != first.strip():
         raise BadChat(f'"{system_field}" and the system message of "messages" differ')
-    messages = tuple(_checked(found, len(leading) + 1))
+    messages = tuple(_checked(found, len(leading) + 1, read_parts))
     return Chat(system or first or None, messages)
 
 
@@ -114,12 +116,12 @@ def _role(message: Mapping[str, Any], number: int) -> str:
     return cast(str, role)
 
 
-def _checked(messages: Sequence[dict[str, Any]], start: int) -> list[Message]:
+def _checked(messages: Sequence[dict[str, Any]], start: int, read_parts: ReadParts) -> list[Message]:
     """The messages behind the leading system messages. ``start``: the number of the first."""
     checked: list[Message] = []
     waiting: dict[str, str] = {}
     for number, message in enumerate(messages, start):
-        at, role = _MessageField(number), _role(message, number)
+        at, role = _MessageField(number, read_parts), _role(message, number)
         if role == "system":
             raise at.error('is a system message behind others; "system" messages come first')
         if waiting and role != "tool":
@@ -205,6 +207,7 @@ class _MessageField:
     """One of the row's messages, for error messages."""
 
     number: int
+    read_parts: ReadParts
 
     def error(self, problem: str) -> BadChat:
         return BadChat(f'message {self.number} of "messages" {problem}')
@@ -221,18 +224,17 @@ class _MessageField:
         """Text, or a list of content parts."""
         if not isinstance(value, list) or not value:
             return self.text("" if value == [] else value, name, empty=empty)
-        return content_parts(
-            value, lambda number: self.error(f'has part {number} of "{name}" that is not an object with a "type"')
-        )
+        try:
+            return self.read_parts(value, name)
+        except BadPart as error:
+            raise BadChat(f'message {self.number} of "messages": {error}') from None
 
-
-def content_parts(value: list[Json], refusal: Callable[[int], Exception]) -> list[dict[str, Any]]:
-    """The parts of a content, each an object with a type. Raises what ``refusal`` makes of the number of one that is none."""
-    for number, part in enumerate(value, 1):
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str) or not part["type"]:
-            raise refusal(number)
-    # Tables fill the fields of other kinds of parts with nulls, which servers refuse.
-    return [{name: content for name, content in part.items() if content is not None} for part in value]
+    def only_text(self, value: Json, name: str) -> str:
+        """Text, or a list of parts that are text."""
+        parts = self.parts(value, name, empty=False)
+        if isinstance(parts, list) and not all(part["type"] == TEXT for part in parts):
+            raise self.error(f'has "{name}" with other parts than text, which system prompts can\'t have')
+        return text_of(parts)
 
 
 def _same(first: Json, second: Json) -> bool:

@@ -7,7 +7,7 @@ them (how often a prompt was seen, which ids are taken) lives in a private tempo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
@@ -27,12 +27,13 @@ from manyhands.sandboxes.images.templates import FIELDS, RowImages
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.images import add_task
 from manyhands.task_folders.variables import references
+from manyhands.tools.services.artifacts import ArtifactStore
+from manyhands.tools.services.prompt_parts import BadPart, ReadParts, RowPictures, plain_parts
 from manyhands.workloads.trajectories.dataset.chat_rows import (
     CHAT_FIELDS,
     SYSTEM,
     BadChat,
     Chat,
-    content_parts,
     read_chat,
 )
 from manyhands.workloads.trajectories.dataset.prompt_column import PROMPT, remedy
@@ -193,6 +194,10 @@ class HowRead(TypedDict, total=False):
     """Up to so many good rows."""
     with_chat: bool
     """Whether ``system`` and ``messages`` have a meaning (by default); they are fields like any other without."""
+    with_pictures: bool
+    """Whether pictures in content parts become artifacts (by default); parts are taken as they are without."""
+    artifacts: ArtifactStore | None
+    """What keeps the pictures; by default they are only checked."""
     prompt_column: str | None
     """The field that holds the prompts; by default ``prompt``."""
     system_column: str | None
@@ -238,6 +243,9 @@ def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow
         missing_images=frozenset(how.get("missing_images", ())),
         world=how.get("world", RowFields()),
         commands=how.get("command_fields", ()),
+        folder=Path(path) if Path(path).is_dir() else Path(path).parent,
+        with_pictures=how.get("with_pictures", True),
+        artifacts=how.get("artifacts"),
     )
     if is_task_dataset(path):
         return _task_rows(Path(path), how)
@@ -324,7 +332,10 @@ def row_digest(row: Row) -> bytes:
 
 
 def prompt_digest(prompt: Json) -> bytes:
-    """16 bytes that identify a prompt alone, without surrounding white space."""
+    """16 bytes that identify a prompt alone, without surrounding white space, and whatever the form of its pictures."""
+    if isinstance(prompt, list):
+        with suppress(BadPart):  # it has them as artifacts already, or was never read
+            prompt = RowPictures().parts(prompt, PROMPT)
     return digest("prompt", prompt.strip() if isinstance(prompt, str) else prompt)
 
 
@@ -355,6 +366,14 @@ class _Fields:
     missing_images: frozenset[str]
     world: RowFields
     commands: tuple[str, ...]
+    folder: Path
+    """From which the paths of pictures start."""
+    with_pictures: bool
+    artifacts: ArtifactStore | None
+
+    def parts_of_row(self) -> ReadParts:
+        """What reads the content parts of one row."""
+        return RowPictures(self.folder, self.artifacts).parts if self.with_pictures else plain_parts
 
     @property
     def known(self) -> frozenset[str]:
@@ -419,15 +438,16 @@ def _row(record: Record, unit: Unit, fields: _Fields) -> Row | BadRow:
         return _parse(record.number, record.value, fields)
     except _NoPrompt as error:
         return BadRow(record.number, str(error), unit, tuple(record.value))
-    except (_Invalid, BadChat) as error:
+    except (_Invalid, BadChat, BadPart) as error:
         return BadRow(record.number, str(error), unit)
 
 
 def _parse(number: int, value: Json, fields: _Fields) -> Row:
     if not isinstance(value, dict):
         raise _Invalid(f"not an object but {kind_of(value)}")
-    chat = read_chat(value, fields.system) if fields.with_chat else Chat()
-    prompt, messages = _beginning(value, chat, fields.prompt)
+    read_parts = fields.parts_of_row()
+    chat = read_chat(value, fields.system, read_parts) if fields.with_chat else Chat()
+    prompt, messages = _beginning(value, chat, fields.prompt, read_parts)
     known = fields.known
     return Row(
         line=number,
@@ -450,32 +470,30 @@ def _world(value: dict[str, Any], fields: RowFields) -> ItemWorld:
         raise _Invalid(str(error)) from None
 
 
-def _beginning(value: dict[str, Any], chat: Chat, column: str) -> tuple[Prompt, tuple[Message, ...]]:
+def _beginning(
+    value: dict[str, Any], chat: Chat, column: str, read_parts: ReadParts
+) -> tuple[Prompt, tuple[Message, ...]]:
     """The prompt, and the messages with it where there is more than the prompt. ``column``: the field of the prompt."""
     if not chat.messages:
         if column not in value:
             raise _NoPrompt(f'no "{column}" field')
-        return _prompt(value[column], column), ()
+        return _prompt(value[column], column, read_parts), ()
     written = value.get(column)  # a table has an empty field where the messages say it
-    opening = chat.opening(None if written in (None, "", []) else _prompt(written, column))
+    opening = chat.opening(None if written in (None, "", []) else _prompt(written, column, read_parts))
     prompt = next(message["content"] for message in reversed(opening) if message["role"] == "user")
     return prompt, () if len(opening) == 1 else opening
 
 
-def _prompt(value: Json, column: str) -> Prompt:
+def _prompt(value: Json, column: str, read_parts: ReadParts) -> Prompt:
     if isinstance(value, str):
         if not value.strip():
             raise _Invalid(f'"{column}" is empty')
         return value
-    if isinstance(value, list):
-        return _parts(value, column)
-    raise _Invalid(f'"{column}" is {kind_of(value)}, expected text or a list of content parts')
-
-
-def _parts(value: list[Json], column: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise _Invalid(f'"{column}" is {kind_of(value)}, expected text or a list of content parts')
     if not value:
         raise _Invalid(f'"{column}" is an empty list')
-    return content_parts(value, lambda number: _Invalid(f'part {number} of "{column}" is not an object with a "type"'))
+    return read_parts(value, column)
 
 
 def _optional_text(value: dict[str, Any], name: str) -> str | None:

@@ -130,7 +130,8 @@ METADATA = Object(
         Field(
             "given",
             "JSON text",
-            "what the row gave besides its prompt: `system`, and `turns`, how many turns behind the system turn are the row's",
+            "what the row gave besides the text of its prompt: `system`; `turns`, how many turns behind the system turn are the row's; and "
+            "`images`, its [pictures](../pictures.md#in-prompts) in order, as paths in the run's folder and addresses",
         ),
         Field(
             "collected",
