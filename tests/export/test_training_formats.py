@@ -21,12 +21,13 @@ from manyhands.export.sharegpt_reading import messages_of
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 from tests.support.batches import BatchFolder, Ran, ServerThread, read_lines, run_command
 from tests.support.conversations import TOOLS, conversations, pairs
+from tests.support.picture_files import data_address, picture
 
 thorough = settings(max_examples=2 * settings().max_examples)
 SINGLE = ("openai", "messages", "kto", "axolotl", "llamafactory", "sharegpt")
 """The formats that make rows of single conversations."""
 PAIRED = ("openai-dpo", "preference")
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+IMAGE = {"type": "image_url", "image_url": {"url": data_address(picture())}}
 
 
 def format_of(name: str, **values: Any) -> Format:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from typing import Any
 
@@ -13,6 +14,11 @@ def picture(kind: str = "PNG", size: tuple[int, int] = (30, 20), colour: str = "
     written = io.BytesIO()
     Image.new("RGB", size, colour).save(written, kind, **options)
     return written.getvalue()
+
+
+def data_address(content: bytes, media_type: str = "image/png") -> str:
+    """A picture as an address that holds it."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
 
 
 def huge(width: int, height: int) -> bytes:

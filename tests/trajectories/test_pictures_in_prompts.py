@@ -21,15 +21,11 @@ from manyhands.view.pages.item import item_page
 from tests.support.batches import REASONED, BatchFolder, Ran, ServerThread, run_command
 from tests.support.commands import Command, run
 from tests.support.made_journals import Pages
-from tests.support.picture_files import picture
+from tests.support.picture_files import data_address, picture
 
 PNG, JPEG = picture(), picture("JPEG", (5, 7))
 ROWS = 3
 WEB = "https://pictures.test/a.png"
-
-
-def data_address(content: bytes, media_type: str = "image/png") -> str:
-    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
 
 
 def part(place: Any) -> dict[str, Any]:

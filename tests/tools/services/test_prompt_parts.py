@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from manyhands.tools.services.artifacts import ArtifactStore, name_of
 from manyhands.tools.services.prompt_parts import MAX_TOGETHER, BadPart, RowPictures
-from tests.support.picture_files import huge, picture
+from tests.support.picture_files import data_address, huge, picture
 
 PNG = picture()
 CODED = base64.b64encode(PNG).decode()
-DATA = f"data:image/png;base64,{CODED}"
+DATA = data_address(PNG)
 NAME = name_of(PNG, "image/png")
 SHOWN: dict[str, Any] = {"type": "image_url", "image_url": {"url": f"artifact:{NAME}"}}
 WEB = "https://pictures.test/a.png?b=c#d"

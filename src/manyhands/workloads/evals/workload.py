@@ -19,6 +19,7 @@ from manyhands.processes.commands import CommandRunner
 from manyhands.processes.scripts import Scripts
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.lifecycle.keeping import worlds_of
+from manyhands.tools.services.artifacts import ArtifactStore
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.evalfile.contents import EvalFile, judge_needs
 from manyhands.workloads.evals.evalfile.sources.given import NOTHING, Given
@@ -132,6 +133,8 @@ class EvalsWorkload(Workload):
         if self._loaded is None:
             self._loaded = load(options, os.environ, lambda text: None, given=self._given).files
         loaded, self._loaded = self._loaded, None  # from here on they are in the journal
+        for file in loaded:
+            file.keep_pictures(ArtifactStore(self._folder))
         for item in plan_tests(loaded, chosen_names(self._prepared), options.trials):
             if "test" in item.payload:
                 self._test_files.add(item.payload["test"]["place"]["file"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,18 @@ from manyhands.core.settings import shown
 from manyhands.io.keys import Read, collect
 from manyhands.io.locations import Findings, Location
 from manyhands.io.locations import Path as FieldPath
+from manyhands.tools.services.prompt_parts import BadPart, RowPictures
 from manyhands.workloads.evals.evalfile.contents import DEFAULT_GRADER, Conversation, Invalid, Test, Turn
 from manyhands.workloads.evals.evalfile.keys import TestBlock, TestExecution, TurnBlock
 from manyhands.workloads.evals.evalfile.messages import (
     FILE,
+    MessageJson,
     Messages,
     expected_messages,
     file_value,
     filled,
     input_messages,
+    is_shown,
     misspelled,
     parts,
     with_files,
@@ -125,6 +128,9 @@ class _Building:
                 words=suite.lists.words,
                 functions=suite.lists.functions,
             )
+        self.pictures: list[Json] = []
+        """Those of the input, as they are written."""
+        self._shown = RowPictures(suite.folder)
         self._suite = suite
         self._raw = raw
         self._block = source.block
@@ -134,7 +140,7 @@ class _Building:
         block, suite = self._block, self._suite
         default = default_grader(block.evaluator, self.source.at("evaluator"), self.findings) or suite.default_grader
         turns = _Turns(self, default or DEFAULT_GRADER)
-        messages = self._input()
+        messages = self._with_pictures(self._input())
         references = self._references(messages) | turns.references(suite)
         guideline_files = tuple(path for path in dict.fromkeys(references.values()) if suite.guidelines.hold(path))
         expected, graders = self._expected(), self._graders(default, turns)
@@ -165,6 +171,7 @@ class _Building:
             depends_on=self._depends_on(),
             on_dependency_failure=block.on_dependency_failure,
             conversation=turns.conversation,
+            pictures=tuple(self.pictures),
             secrets=suite.environment.secrets,
         )
 
@@ -226,6 +233,29 @@ class _Building:
         location = self.source.at("depends_on")
         ids = enumerate(self._block.depends_on or ())
         return tuple(str(self._raw.as_written(each, location.at(index))) for index, each in ids)
+
+    def _with_pictures(self, messages: Messages) -> Messages:
+        own = len(messages) - (0 if self._execution.skip_defaults else len(self._suite.input))
+        return tuple(
+            self.with_pictures(
+                message, [self._location_of(number, index) for index in range(len(list(parts(message))))]
+            )
+            for number, message in enumerate(messages, own - len(messages))
+        )
+
+    def with_pictures(self, message: MessageJson, locations: Sequence[Location]) -> MessageJson:
+        """A message with its pictures as references to artifacts. ``locations``: of its parts."""
+        if not any(map(is_shown, parts(message))):
+            return message
+        content: list[Json] = []
+        for part, location in zip(parts(message), locations, strict=True):
+            try:
+                content += self._shown.parts([part], "content") if is_shown(part) else [part]
+            except BadPart as error:
+                self.findings.problem(location, str(error).partition(": ")[2])
+            else:
+                self.pictures += [part] if is_shown(part) else []
+        return {**message, "content": content}
 
     def _references(self, messages: Messages) -> dict[str, Path]:
         found: dict[str, Path] = {}
@@ -307,7 +337,12 @@ class _Turns:
         if expected and not graders:
             graders = (building.lists.shared({"type": self._judge, "name": self._judge}),)
         self._locations.append(source.at("input"))
-        return Turn(self._input(source.block.input, source.at("input")), expected, graders)
+        location = source.at("input")
+        messages = tuple(
+            building.with_pictures(message, [location] * len(list(parts(message))))
+            for message in self._input(source.block.input, location)
+        )
+        return Turn(messages, expected, graders)
 
     def _input(self, value: Json, location: Location) -> Messages:
         value = self._building.filled(value, location)

@@ -11,11 +11,14 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 
+from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.graders.composite import AggregatorEntry
 from manyhands.graders.messages import reference_of
 from manyhands.graders.registry import BUILTIN, JUDGED, PROGRAMS, judge_access, name_for
 from manyhands.io.locations import Location
+from manyhands.tools.services.artifacts import ArtifactStore
+from manyhands.tools.services.prompt_parts import BadPart, RowPictures
 from manyhands.workloads.evals.evalfile import messages
 from manyhands.workloads.evals.evalfile.interpolation import hidden, revealed
 from manyhands.workloads.evals.evalfile.messages import Messages
@@ -244,6 +247,8 @@ class Test:
     """Of a task folder: what ``task_folders.contents.Task.to_json`` gives."""
     variables: tuple[str, ...] = ()
     """Of a test as it was recorded: the variables of the environment that it names because their values are secrets."""
+    pictures: Annotated[tuple[Json, ...], Field(exclude=True)] = field(default=(), compare=False, repr=False)
+    """The parts of its input that are pictures, as the person wrote them; the input refers to them as artifacts of the run."""
     secrets: Annotated[Mapping[str, str], Field(exclude=True)] = field(default_factory=dict, compare=False, repr=False)
     """Secrets that may be in it, by the names of their variables; never recorded."""
 
@@ -278,8 +283,9 @@ class Test:
         """The input as one text, in which files are paths."""
         return messages.prompt_text(self.input, self._files(inline=False))
 
-    def chat(self) -> list[dict[str, str]]:
-        """The input for a chat model: messages with ``role`` and ``content``; guidelines first, files as what is in them."""
+    def chat(self) -> list[dict[str, Any]]:
+        """The input for a chat model: messages with ``role`` and ``content``; guidelines first, files as what is in them, pictures as
+        references to artifacts."""
         return messages.chat_messages(self.input, self.guidelines, self._files(inline=True))
 
     def to_json(self) -> dict[str, Json]:
@@ -382,6 +388,15 @@ class EvalFile:
     """Whether tests have turns."""
     notices: tuple[str, ...] = ()
     """Lines for the person."""
+
+    def keep_pictures(self, artifacts: ArtifactStore) -> None:
+        """Keep the pictures of its tests in the run's folder. Raises UserError for one that has changed since they were read,
+        StorageError."""
+        for test in self.tests:
+            try:
+                RowPictures(self.folder, artifacts).parts(test.pictures, "input")
+            except BadPart as error:
+                raise UserError(f"{test.location.file}: test {test.id}: {error}") from None
 
     @property
     def folder(self) -> Path:

@@ -21,6 +21,8 @@ from manyhands.core.jsonio import Json, dumps
 from manyhands.core.settings import shown
 from manyhands.core.text import closest, suggestion
 from manyhands.io.locations import Findings, Location
+from manyhands.tools.services.artifacts import picture_places, text_for_people
+from manyhands.tools.services.prompt_parts import PICTURES
 
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
 """Endings of files of which a model is told the name alone."""
@@ -84,6 +86,12 @@ def file_value(part: Json) -> str | None:
         return None
     value = part.get("value")
     return value if part.get("type") == FILE or (part.get("type") == IMAGE and isinstance(value, str)) else None
+
+
+def is_shown(part: Json) -> bool:
+    """Whether a part of a message is a picture that models are shown, in one of the forms that models' interfaces have: ``image_url``,
+    ``input_image``, or ``image`` without the path that ``file_value`` gives."""
+    return isinstance(part, Mapping) and part.get("type") in PICTURES and "value" not in part
 
 
 def _is_message(value: Mapping[str, Any]) -> bool:
@@ -188,15 +196,15 @@ def prompt_text(messages: Sequence[_Message], files: Files) -> str:
     return "\n\n".join(text for _, text in said)
 
 
-def chat_messages(messages: Sequence[_Message], guidelines: str, files: Files) -> list[dict[str, str]]:
+def chat_messages(messages: Sequence[_Message], guidelines: str, files: Files) -> list[dict[str, Any]]:
     """Messages for a chat model: guidelines and the leading system messages as one system message; later ones, and those of tools, as the
-    assistant's, below their role."""
+    assistant's, below their role. Contents are text; those of the user with pictures are content parts of chat completions."""
     said = list(_said(messages, files))
     leading = next((location for location, (message, _) in enumerate(said) if message["role"] != "system"), len(said))
     system = [f"{GUIDELINES}\n\n{guidelines}"] if guidelines else []
     system += [text for _, text in said[:leading]]
     chat = [{"role": "system", "content": "\n\n".join(system)}] if system else []
-    return chat + [_chat_message(message, text) for message, text in said[leading:]]
+    return chat + [_chat_message(message, text, files) for message, text in said[leading:]]
 
 
 def indented(value: Json) -> str:
@@ -204,7 +212,14 @@ def indented(value: Json) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _chat_message(message: _Message, text: str) -> dict[str, str]:
+def _chat_message(message: _Message, text: str, files: Files) -> dict[str, Any]:
+    if message["role"] == "user" and any(map(_is_kept, parts(message))):
+        content = [
+            part if _is_kept(part) else {"type": TEXT, "text": said}
+            for part in parts(message)
+            if _is_kept(part) or (said := _part(part, files))
+        ]
+        return {"role": "user", "content": content}
     if message["role"] in ("user", "assistant"):
         return {"role": message["role"], "content": text}
     return {"role": "assistant", "content": f"{_header(message)}\n{text}"}
@@ -227,9 +242,16 @@ def _part(part: Json, files: Files | None) -> str:
     named = file_value(part)
     if named is not None:
         return files.text(named) if files else ""
+    if _is_kept(part):
+        return text_for_people([part]) if files else ""
     if isinstance(part, Mapping) and part.get("type") == TEXT:
         return str(part.get("value", part.get("text")))
     return indented(part)
+
+
+def _is_kept(part: Json) -> bool:
+    """Whether a part is a picture as tests have it that were read: other parts of the type are those of runs of earlier versions."""
+    return is_shown(part) and bool(picture_places([part]))
 
 
 def _header(message: _Message) -> str:

@@ -165,7 +165,7 @@ class _Asked:
             return self._sent_tools != NO_TOOLS.digest
         return self._model is not None and bool(self._model.toolbox.names)
 
-    def _chat(self, input: Sequence[Mapping[str, Any]], guidelines: str, *, inline: bool) -> list[dict[str, str]]:
+    def _chat(self, input: Sequence[Mapping[str, Any]], guidelines: str, *, inline: bool) -> list[dict[str, Any]]:
         test = self.test
         try:
             return chat_messages(input, guidelines, Files(test.references, test.guideline_files, inline))
