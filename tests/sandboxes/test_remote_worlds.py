@@ -388,11 +388,12 @@ async def test_commands_that_write_to_our_shells_spoil_only_their_own(
 ) -> None:
     sandbox = await made(driver, tmp_path / "box", run_id)
     await said(sandbox, "word=kept")
-    fake = r"for d in 1 2 8 9 201 202; do for p in /proc/[0-9]*/fd/$d; do printf '\0x end 0\0junk' >$p; done; done 2>/dev/null"
+    fake = r"for d in 1 2 8 9 201 202 203 204; do for p in /proc/[0-9]*/fd/$d; do printf '\0x end 0\0junk' >$p; done; done 2>/dev/null"
     await sandbox.shell(f"({fake})", timeout=5)
     await sandbox.run(["sh", "-c", fake], timeout=5)
     assert (await sandbox.run(["echo", "well"], timeout=5)).output.endswith(b"well\n")
-    assert await said(sandbox, "echo well") == "well"
+    assert (await sandbox.shell("echo well", timeout=5)).output.endswith(b"well\n")
+    assert await said(sandbox, "echo well $word") == "well kept"
     killing = await sandbox.run(["sh", "-c", "kill -9 -1"], timeout=10)
     assert killing.exit_code == 137
     assert await said(sandbox, "echo well") == "well"

@@ -144,7 +144,12 @@ def bash_beginning(
 
 def bash_line(command: str, output: int) -> str:
     """The line that has such a bash run a command and report."""
-    return f'builtin eval {shlex.quote(command)} </dev/null >&{output} 2>&1; __manyhands_report done "$?"\n'
+    return f'builtin eval {_quoted(command)} </dev/null >&{output} 2>&1; __manyhands_report done "$?"\n'
+
+
+def _quoted(text: str) -> str:
+    """As ``shlex.quote``, without its search for what need not be quoted."""
+    return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
 def sh_beginning(
@@ -164,7 +169,7 @@ def sh_beginning(
 
 def sh_line(command: str) -> str:
     """The line that has such a shell run a command and report."""
-    return f'command eval {shlex.quote(command)} </dev/null >&8 2>&1; __manyhands_report done "$?"\n'
+    return f'command eval {_quoted(command)} </dev/null >&8 2>&1; __manyhands_report done "$?"\n'
 
 
 @dataclass(frozen=True, slots=True)

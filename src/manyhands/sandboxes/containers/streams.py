@@ -69,7 +69,7 @@ class _Frames:
         self._rest = b""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        rest, at = self._rest + data, 0
+        rest, at = self._rest + data if self._rest else data, 0
         while (begin := at + _HEADER) <= len(rest):
             end = begin + int.from_bytes(rest[begin - 4 : begin], "big")
             if end > len(rest):
@@ -99,11 +99,12 @@ class ContainerExec:
         self._held_bytes = 0
         self._said, self._ended = asyncio.Event(), asyncio.Event()
         self._input_open = True
-        protocol = self._protocol()
-        if protocol is None:
+        connection = response.connection
+        self._protocol: ResponseHandler | None = None if connection is None else connection.protocol
+        if self._protocol is None:
             self._end()
         else:
-            protocol.set_parser(_Frames(self._hand_on, self._end), None)
+            self._protocol.set_parser(_Frames(self._hand_on, self._end), None)
 
     async def confirm(self) -> None:
         """Wait until the command has begun, and only then hand its output on. Raises ItemError if it could not be started."""
@@ -124,12 +125,14 @@ class ContainerExec:
             transport.resume_reading()
 
     async def write(self, data: bytes) -> None:
-        protocol, transport = self._protocol(), self._transport()
+        protocol = self._protocol
+        transport = None if protocol is None else protocol.transport
         if protocol is None or transport is None or transport.is_closing() or not self._input_open:
             raise ConnectionError("the command's input is closed")
         try:
             transport.write(data)
-            await protocol._drain_helper()  # aiohttp has no public name for it
+            if protocol._paused:  # aiohttp has no public names for these
+                await protocol._drain_helper()
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             raise ConnectionError(str(error)) from error
 
@@ -160,13 +163,8 @@ class ContainerExec:
         self._response.close()
         self._end()
 
-    def _protocol(self) -> ResponseHandler | None:
-        connection = self._response.connection
-        return None if connection is None else connection.protocol
-
     def _transport(self) -> asyncio.Transport | None:
-        protocol = self._protocol()
-        return None if protocol is None else protocol.transport
+        return None if self._protocol is None else self._protocol.transport
 
     def _end(self) -> None:
         self._said.set()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
@@ -16,15 +16,20 @@ _SECONDS = 60.0
 
 class WorldWatch:
     """Looks at the size of a world every ten seconds while commands run, and when asked. ``size``: bytes, None if that is not known;
-    ``end``: ends the world and removes its files."""
+    ``end``: ends the world and removes its files; ``busy``: whether commands run."""
 
     def __init__(
-        self, limit: int, *, size: Callable[[], Awaitable[int | None]], end: Callable[[], Awaitable[None]]
+        self,
+        limit: int,
+        *,
+        size: Callable[[], Awaitable[int | None]],
+        end: Callable[[], Awaitable[None]],
+        busy: Callable[[], bool],
     ) -> None:
         self._limit = limit
         self._size = size
         self._end = end
-        self._commands = 0
+        self._busy = busy
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
         self._failure: ItemError | None = None
@@ -35,16 +40,6 @@ class WorldWatch:
         """Raises ItemError(SANDBOX_LIMIT) if the world was ended."""
         if self._failure is not None:
             raise ItemError(self._failure.cause, self._failure.message)
-
-    @contextmanager
-    def command(self) -> Iterator[None]:
-        """A command runs as long as this is open."""
-        self._commands += 1
-        self.watch()
-        try:
-            yield
-        finally:
-            self._commands -= 1
 
     def watch(self) -> None:
         """Something runs."""
@@ -75,6 +70,6 @@ class WorldWatch:
     async def _go_on(self) -> None:
         while self._told and self._failure is None:
             await asyncio.sleep(_EVERY)
-            if not self._commands:
+            if not self._busy():
                 return
             await self.look()

@@ -7,8 +7,8 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -41,7 +41,7 @@ from manyhands.sandboxes.remote.kept import (
 )
 from manyhands.sandboxes.remote.place import Place
 from manyhands.sandboxes.remote.service import Service
-from manyhands.sandboxes.remote.shell import RemoteShell
+from manyhands.sandboxes.remote.shell import RemoteShell, Shells
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MAX_STATE = 100_000
@@ -81,8 +81,7 @@ class RemoteSandbox:
         self._start_directory = "/"
         self._place: Place | None = None
         self._service: Service | None = None
-        self._shell: RemoteShell | None = None
-        self._shell_busy = False
+        self._shells: Shells | None = None
         self._background: dict[str, RemoteBackground] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = asyncio.Lock()
@@ -98,7 +97,7 @@ class RemoteSandbox:
         self._closing: asyncio.Task[None] | None = None
         self.lost_because: str | None = None
         """Why the world could not be brought back."""
-        self._disk = WorldWatch(spec.limits.disk, size=self._size, end=self._remove)
+        self._disk = WorldWatch(spec.limits.disk, size=self._size, end=self._remove, busy=lambda: self._running > 0)
 
     @property
     def kind(self) -> str:
@@ -136,7 +135,7 @@ class RemoteSandbox:
         if self._notes.step is None:
             await self._prepare()
             with suppress(ShellNotStarted):  # whoever needs it tries again, and learns why
-                self._shell = self._shell or await self._new_shell()
+                await self._running_shells.start()
 
     # Commands
 
@@ -154,31 +153,31 @@ class RemoteSandbox:
         check_words(command)
         _check_names(environment or {})
         await self._prepare()
-        service, directory = self._running_service, self._inside(cwd)
-        async with self._command():
-            result = await self._with_restart_note(
-                lambda: service.run(
-                    command,
-                    directory,
-                    timeout=timeout,
-                    input=input,
-                    max_output=max_output,
-                    user=user,
-                    environment=environment,
-                )
+        service = self._running_service
+        result = await self._watched(
+            service.run(
+                command,
+                self._inside(cwd),
+                timeout=timeout,
+                input=input,
+                max_output=max_output,
+                user=user,
+                environment=environment,
             )
+        )
         await self._note_liveness(None if service.left_behind or user is not None else service.processes)
         self._disk.check()
         return result
 
     async def shell(self, command: str, *, timeout: float, max_output: int = 100_000) -> ExecResult:
-        if self._shell_busy:
-            return await self._in_a_shell(lambda: self._shell_beside(command, timeout, max_output))
-        self._shell_busy = True
+        shells, shell = await self._taken_shell()
         try:
-            return await self._in_a_shell(lambda: self._shell_once(command, timeout, max_output))
+            result = await self._watched(shell.run(command, timeout=timeout, max_output=max_output))
         finally:
-            self._shell_busy = False
+            await shells.give_back(shell)
+        await self._note_liveness(shell.processes, jobs=shell.state.jobs)
+        self._disk.check()
+        return result
 
     async def spawn(self, command: str, *, cwd: str | None = None) -> BackgroundProcess:
         """Start a command line in the background. Without ``cwd`` it starts where the persistent shell is, with its variables."""
@@ -266,8 +265,7 @@ class RemoteSandbox:
         if self._frozen or self._service is None or self._service.broken:
             return
         self._frozen = True
-        shell = [] if self._shell is None else [self._shell.pid]
-        if not await self._service.freeze(shell):
+        if not await self._service.freeze([] if self._shells is None else self._shells.pids):
             await self._restart()
 
     async def thaw(self) -> None:
@@ -298,9 +296,9 @@ class RemoteSandbox:
 
     async def _leave(self) -> None:
         """Give up all streams of what does not run any more."""
-        shell, self._shell = self._shell, None
+        shells, self._shells = self._shells, None
         service, self._service = self._service, None
-        for each in (shell, service):
+        for each in (shells, service):
             if each is not None:
                 await each.close()
 
@@ -317,6 +315,12 @@ class RemoteSandbox:
         if self._service is None:
             raise ItemError(Cause.SANDBOX_LOST, "the sandbox does not run")
         return self._service
+
+    @property
+    def _running_shells(self) -> Shells:
+        if self._shells is None:
+            raise ItemError(Cause.SANDBOX_LOST, "the sandbox does not run")
+        return self._shells
 
     @property
     def _running_place(self) -> Place:
@@ -339,16 +343,24 @@ class RemoteSandbox:
 
     async def _prepare(self) -> None:
         """Have the world running, and its service shell: somebody outside may have ended it. Raises ItemError."""
+        if not self._preparing.locked() and self._has_just_answered():  # as before most commands
+            self._check_open()
+            return
         async with self._preparing:
             self._check_open()
-            if self._service is not None and not self._service.broken:
-                late = time.monotonic() - self._answered > _PROBED_AFTER
-                if not late or await self._answers(self._service):
-                    return
+            service = self._service
+            if self._has_just_answered() or (
+                service is not None and not service.broken and await self._answers(service)
+            ):
+                return
             if self._service is not None:
                 await self._end_inside()
                 self._restarts += 1
             await self._start()
+
+    def _has_just_answered(self) -> bool:
+        recent = time.monotonic() - self._answered <= _PROBED_AFTER
+        return recent and self._service is not None and not self._service.broken
 
     async def _answers(self, service: Service) -> bool:
         try:
@@ -378,11 +390,11 @@ class RemoteSandbox:
         await service.start()
         self._place, self._service = place, service
         self._answered = time.monotonic()
-        await self._find_start(service)
+        await self._find_start(place, service)
         self._check_open()
 
-    async def _find_start(self, service: Service) -> None:
-        """Make, or look for, the directory where commands start."""
+    async def _find_start(self, place: Place, service: Service) -> None:
+        """Make, or look for, the directory where commands start, and have shells start there."""
         cwd, world = self._cwd, self._world
         if cwd is None:
             self._start_directory = world.directory if self.project is None else PROJECT
@@ -394,6 +406,7 @@ class RemoteSandbox:
                 raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} is no folder in the sandbox")
         if self._state is None:
             self._state = StateFile(self._folder / "state" / "shell", self._start_directory)
+        self._shells = Shells(place, service, self._state, self._start_directory)
 
     def _check_open(self) -> None:
         if self._closing is not None:
@@ -408,100 +421,48 @@ class RemoteSandbox:
             raise ToolError("a path can't be empty or hold a NUL character")
         return posixpath.join(self._start_directory, path)
 
-    @asynccontextmanager
-    async def _command(self) -> AsyncIterator[None]:
-        """A command of people's runs as long as this is open."""
+    async def _watched(self, command: Awaitable[ExecResult]) -> ExecResult:
+        """What a command of people's runs came to. One that ended because the whole world was ended meanwhile says so, and the next finds
+        it started anew, with its files."""
+        service = self._service
         self._note_change()
         self._running += 1
+        self._disk.watch()
         try:
-            with self._disk.command():
-                yield
+            result = await command
+            self._answered = time.monotonic()
+            if result.exit_code in (0, None) or self._closing is not None or service is None:
+                return result
+            if result.exit_code == _KILLED and not service.broken:
+                await asyncio.sleep(_TO_END)  # what is ended with the world ends a little before it
+                if not service.broken and not await self._answers(service):
+                    service.give_up()
+            if not service.broken:
+                return result
+            await self._prepare()
+            return replace(result, exit_code=_KILLED, output=result.output + RESTARTED)
         finally:
             self._running -= 1
 
-    async def _with_restart_note(self, run: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
-        """What a command came to. One that ended because the whole world was ended meanwhile says so, and the next finds it started anew,
-        with its files."""
-        service = self._service
-        result = await run()
-        self._answered = time.monotonic()
-        if result.exit_code in (0, None) or self._closing is not None or service is None:
-            return result
-        if result.exit_code == _KILLED and not service.broken:
-            await asyncio.sleep(_TO_END)  # what is ended with the world ends a little before it
-            if not service.broken and not await self._answers(service):
-                service.give_up()
-        if not service.broken:
-            return result
-        await self._prepare()
-        return replace(result, exit_code=_KILLED, output=result.output + RESTARTED)
-
-    # The persistent shell
-
-    async def _in_a_shell(self, attempt: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
-        """Try several times to get a shell: something may just have ended everything, so that the first one can't start."""
+    async def _taken_shell(self) -> tuple[Shells, RemoteShell]:
+        """A shell for one command, and whom to give it back to. Tries several times: something may just have ended everything, so that the
+        first one can't start."""
         for pause in _SECOND_TRIES:
+            await self._prepare()
             try:
-                result = await attempt()
-                self._disk.check()
-                return result
+                shells = self._running_shells
+                return shells, await shells.take()
             except ShellNotStarted as error:
                 if pause is None:
                     raise ItemError(Cause.SANDBOX_LOST, f"the shell does not start: {error}") from error
                 await asyncio.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
-    async def _shell_once(self, command: str, timeout: float, max_output: int) -> ExecResult:
-        await self._prepare()
-        if self._shell is not None and not self._shell.alive:
-            await self._shell.close()
-            self._shell = None
-        shell = self._shell = self._shell or await self._new_shell()
-        try:
-            async with self._command():
-                result = await self._with_restart_note(
-                    lambda: shell.run(command, timeout=timeout, max_output=max_output)
-                )
-        finally:
-            if shell.state is not self._shell_state.last:
-                self._shell_state.take(shell.state)
-        await self._note_liveness(shell.processes, jobs=shell.state.jobs)
-        return result
-
-    async def _shell_beside(self, command: str, timeout: float, max_output: int) -> ExecResult:
-        await self._prepare()
-        shell = await self._new_shell()
-        try:
-            async with self._command():
-                result = await self._with_restart_note(
-                    lambda: shell.run(command, timeout=timeout, max_output=max_output)
-                )
-        finally:
-            await to_the_end(shell.close())
-        await self._note_liveness(shell.processes, jobs=shell.state.jobs)
-        return result
-
     @property
     def _shell_state(self) -> StateFile:
         if self._state is None:
             raise ItemError(Cause.SANDBOX_LOST, "the sandbox does not run")
         return self._state
-
-    async def _new_shell(self) -> RemoteShell:
-        service, place = self._running_service, self._running_place
-        shell = RemoteShell(
-            place,
-            self._shell_state.last,
-            fallback=self._start_directory,
-            end=service.end,
-            alive=service.runs,
-        )
-        place.open()
-        try:
-            await shell.start()
-        finally:
-            place.note_open(shell.pid or None)
-        return shell
 
     async def _has_bash(self) -> bool:
         return (await self._running_service.inner("command -v bash >/dev/null"))[0] == 0

@@ -186,7 +186,10 @@ class Service:
     @property
     def broken(self) -> bool:
         """Whether a shell ended that nobody closed, or what runs in the world can't be known any more."""
-        return self._given_up or any(slot.ended.is_set() for slot in self._slots)
+        for slot in self._slots:
+            if slot.ended.is_set():
+                return True
+        return self._given_up
 
     async def start(self) -> None:
         """Raises ItemError(SANDBOX_LOST)."""

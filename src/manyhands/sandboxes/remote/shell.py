@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from manyhands.core.errors import ItemError, ToolError
@@ -23,6 +22,7 @@ from manyhands.sandboxes.commands.shell_state import (
     Kept,
     Report,
     ShellState,
+    StateFile,
     bash_beginning,
     bash_line,
     sh_beginning,
@@ -30,6 +30,7 @@ from manyhands.sandboxes.commands.shell_state import (
 )
 from manyhands.sandboxes.remote import scripts
 from manyhands.sandboxes.remote.place import LAST_WORDS, Place, result_of
+from manyhands.sandboxes.remote.service import Service
 from manyhands.sandboxes.remote.streams import Marked, Stream, is_number
 
 _OUTPUT, _STATUS, _NOW, _BEFORE = 201, 202, 203, 204
@@ -39,20 +40,16 @@ _ASKED_EVERY = 2.0
 _LEFT_OVER = 1 << 16
 _SHORT = 1 << 14
 """Bytes that a connection takes at once."""
-Ender = Callable[[int, Sequence[int]], Awaitable[None]]
-"""Ends all processes with a soft tag, and before them those with the ids."""
-Alive = Callable[[int], Awaitable[bool]]
-"""Whether a process runs, by its id inside."""
 
 
 class RemoteShell:
-    """One shell in a world. ``state``: what it goes on from, and afterwards its last known state."""
+    """One shell in a world. ``state``: what it goes on from, and afterwards its last known state; ``fallback``: where it starts if the
+    state's directory is gone."""
 
-    def __init__(self, place: Place, state: ShellState, *, fallback: str, end: Ender, alive: Alive) -> None:
+    def __init__(self, place: Place, service: Service, state: ShellState, fallback: str) -> None:
         self._place = place
+        self._service = service
         self._fallback = fallback
-        self._end = end
-        self._is_alive = alive
         self.state = state
         self.processes: set[int] | None = None
         """The ids of the processes of the world at the end of the last command; None if that is not known."""
@@ -65,6 +62,8 @@ class RemoteShell:
         self._report = Report(begun=True)
         self._same: list[str] | None = None
         """The words of a mark in place of a report: an exit code, and the processes of the world."""
+        self._listed: list[str] = []
+        self._ids: set[int] | None = None
         self._answered = asyncio.Event()
         """The report has come, or that mark."""
         self._capture = Capture(_LEFT_OVER)
@@ -165,7 +164,7 @@ class RemoteShell:
         while not self._stream.ended.is_set() and (left := deadline - time.monotonic()) > 0:
             if await self._stream.until(self._answered, min(left, _ASKED_EVERY)):
                 break
-            if left > _ASKED_EVERY and not self._stream.ended.is_set() and not await self._is_alive(self._pid):
+            if left > _ASKED_EVERY and not self._stream.ended.is_set() and not await self._service.runs(self._pid):
                 await self._stream.until(self._answered, LAST_WORDS)
                 return False
         return True
@@ -173,7 +172,10 @@ class RemoteShell:
     def _read_mark(self, words: list[str]) -> int:
         if self.state.jobs:
             self.state = replace(self.state, jobs=False)
-        self.processes = _ids(words[1:])
+        if words[1:] != self._listed:
+            self._listed = words[1:]
+            self._ids = _ids(self._listed)
+        self.processes = self._ids
         return int(words[0])
 
     async def _read_report(self) -> int:
@@ -203,7 +205,7 @@ class RemoteShell:
     async def _abort(self) -> None:
         """Stop the running command, and with it this shell; what earlier commands left in the background goes on."""
         self._usable = False
-        await self._end(self._tag, [self._pid])
+        await self._service.end(self._tag, [self._pid])
         await self.close()
 
     def _line(self, command: str) -> str:
@@ -302,6 +304,73 @@ class RemoteShell:
         if self._capture.total:
             capture.feed(self._capture.read(0, self._capture.limit))
         return capture
+
+
+class Shells:
+    """The shells of one running world: the persistent one, and one for each command that comes while that is busy. ``state``: what the
+    persistent one goes on from, and where its state is kept; ``fallback``: where shells start if that directory is gone."""
+
+    def __init__(self, place: Place, service: Service, state: StateFile, fallback: str) -> None:
+        self._place = place
+        self._service = service
+        self._state = state
+        self._fallback = fallback
+        self._persistent: RemoteShell | None = None
+        self._busy = False
+        self._beside: set[RemoteShell] = set()
+
+    @property
+    def pids(self) -> list[int]:
+        """The id inside of the persistent one, if there is one."""
+        return [] if self._persistent is None else [self._persistent.pid]
+
+    async def start(self) -> None:
+        """Have the persistent one ready. Raises ShellNotStarted, or ItemError."""
+        await self.give_back(await self.take())
+
+    async def take(self) -> RemoteShell:
+        """A shell for one command, to be given back. Raises ShellNotStarted, or ItemError."""
+        if self._busy:
+            beside = await self._new()
+            self._beside.add(beside)
+            return beside
+        self._busy = True
+        shell = self._persistent
+        if shell is not None and shell.alive:
+            return shell
+        try:
+            if shell is not None:
+                await shell.close()
+            self._persistent = await self._new()
+        except BaseException:
+            self._busy = False
+            raise
+        return self._persistent
+
+    async def give_back(self, shell: RemoteShell) -> None:
+        """Keep the persistent one and its state, and end any other. Raises ItemError(SANDBOX_LOST) if the state can't be kept."""
+        if shell in self._beside:
+            self._beside.remove(shell)
+            await to_the_end(shell.close())
+            return
+        self._busy = False
+        if shell.state is not self._state.last:
+            self._state.take(shell.state)
+
+    async def close(self) -> None:
+        """Give up the persistent one."""
+        shell, self._persistent = self._persistent, None
+        if shell is not None:
+            await shell.close()
+
+    async def _new(self) -> RemoteShell:
+        shell = RemoteShell(self._place, self._service, self._state.last, self._fallback)
+        self._place.open()
+        try:
+            await shell.start()
+        finally:
+            self._place.note_open(shell.pid or None)
+        return shell
 
 
 def _ids(folders: list[str]) -> set[int] | None:

@@ -44,7 +44,7 @@ class Marked:
             rest = rest[end + 1 :]
             self._rest = b""
             self._mark(words)
-        kept = self._unfinished(rest)
+        kept = self._unfinished(rest) if rest else 0
         self._take(rest[: len(rest) - kept])
         self._rest = rest[len(rest) - kept :]
 
@@ -74,6 +74,7 @@ class Stream:
         self._stream: ExecStream | None = None
         self._waiting: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
         self.ended = asyncio.Event()
         self.exit_code: int | None = None
         """Once it has ended; None if that is not known."""
@@ -133,18 +134,17 @@ class Stream:
         self._end()
 
     async def until(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for an event, or the end; whether the event came. Whoever sets it calls ``stir``. Makes no task and only one timer, as this
-        is done for each command."""
+        """Wait for an event, or the end; whether the event came. Whoever sets it calls ``stir``. Makes no task, and no timer where an
+        earlier one is still to go off, as this is done for each command."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while not event.is_set() and not self.ended.is_set() and (left := deadline - loop.time()) > 0:
             waiter = loop.create_future()
             self._waiters.append(waiter)
-            timer = loop.call_later(left, self.stir)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
+            if self._timer is None or self._timer.when() > deadline:
+                self._stop_timer()
+                self._timer = loop.call_later(left, self._on_time)
+            await waiter
         return event.is_set()
 
     def stir(self) -> None:
@@ -154,7 +154,17 @@ class Stream:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _on_time(self) -> None:
+        self._timer = None
+        self.stir()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _end(self) -> None:
+        self._stop_timer()
         self.ended.set()
         self.stir()
 
