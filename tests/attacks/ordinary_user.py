@@ -69,8 +69,8 @@ class OrdinaryUser:
 
 
 @contextmanager
-def ordinary_user() -> Iterator[OrdinaryUser]:
-    """Make the folder; it is removed at the end. Needs the rights of root."""
+def ordinary_user(*packages: str) -> Iterator[OrdinaryUser]:
+    """Make the folder, with further packages; it is removed at the end. Needs the rights of root."""
     folder = Path(tempfile.mkdtemp(prefix="manyhands-user-", dir="/tmp"))
     try:
         folder.chmod(0o755)
@@ -80,7 +80,7 @@ def ordinary_user() -> Iterator[OrdinaryUser]:
             os.chown(path, USER, USER)
         for name in COPIED:
             _copy(ROOT / name, folder / name)
-        for distribution in _distributions():
+        for distribution in _distributions(packages):
             _copy_distribution(distribution, folder / "packages")
         _readable(folder, home)
         yield OrdinaryUser(folder, home, _python(folder))
@@ -96,10 +96,10 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-def _distributions() -> list[metadata.Distribution]:
-    """What manyhands needs to run, what its tests need, and what those need."""
+def _distributions(packages: Sequence[str]) -> list[metadata.Distribution]:
+    """What manyhands needs to run, what its tests need, further packages, and what those need."""
     found: dict[str, metadata.Distribution] = {}
-    waiting = ["manyhands", *NEEDED]
+    waiting = ["manyhands", *NEEDED, *packages]
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
         if name in found:

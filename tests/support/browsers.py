@@ -68,17 +68,25 @@ def main_process(folder: Path) -> Path:
 
 
 def words_of(process: Path) -> list[str]:
-    """With which words a process was started."""
-    return (process / "cmdline").read_bytes().decode().split("\0")
+    """With which words a process was started. Chromium writes those of renderers with spaces between."""
+    return (process / "cmdline").read_text().replace("\0", " ").split()
 
 
 def network_process(main: Path) -> int:
     """The process by which a browser reaches the network."""
-    for thread in main.glob("task/*/children"):
-        for child in thread.read_text().split():
-            if any("NetworkService" in word for word in words_of(Path("/proc") / child)):
-                return int(child)
-    raise AssertionError("it has none")
+    (found,) = [int(each.name) for each in _below(main) if any("NetworkService" in word for word in words_of(each))]
+    return found
+
+
+def renderers(main: Path) -> list[Path]:
+    """The processes that show a browser's pages."""
+    return [each for each in _below(main) if _kind(words_of(each)) == "--type=renderer"]
+
+
+def _below(process: Path) -> list[Path]:
+    """All that a process started, and what that started."""
+    children = [Path("/proc") / child for each in process.glob("task/*/children") for child in each.read_text().split()]
+    return [*children, *(each for child in children for each in _below(child))]
 
 
 def _kind(words: list[str]) -> str | None:
