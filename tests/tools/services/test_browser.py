@@ -63,6 +63,7 @@ class Item:
     """An item's calls, as an agent makes them."""
 
     def __init__(self, pool: Pool, name: str = "1") -> None:
+        self.name = name
         services = ToolServices(pool.artifacts, [pool])
         self.environment = ToolEnvironment(no_sandbox, SystemClock(), services=services, call_key=f"run/{name}/1/0/0")
         self.results: list[tuple[str, dict[str, Any], ToolResult]] = []
@@ -87,7 +88,7 @@ class Item:
         """The same item after a crash: its calls are replayed."""
         session = self.environment.state[STATE]
         await session._drop()  # what a kill leaves of a context
-        again = Item(pool)
+        again = Item(pool, self.name)
         for name, arguments, result in self.results:
             TOOLS[name].restore(arguments, result, again.environment)
         return again
@@ -350,6 +351,25 @@ async def test_a_page_is_opened_again_after_a_crash(pool: Pool, shop: Shop) -> N
         assert back["title"] == "Lamp 5"
         assert "resumed" not in await third("snapshot")
     assert not cookies.exists()
+
+
+async def test_local_storage_comes_back(pool: Pool, shop: Shop) -> None:
+    first = Item(pool, "stored")
+    async with local_shop() as other:
+        await first("navigate", url=other.url)
+        await first("console", expression="localStorage.setItem('where', 'there')")
+        await first("navigate", url=shop.url)
+        await first(
+            "console", expression="localStorage.setItem('mark', '\\u00e4'.repeat(3)); localStorage.setItem('b', '')"
+        )
+        second = await first.killed(pool)
+        assert (await second("console", expression="localStorage.mark + localStorage.b.length"))["result"] == "äää0"
+        await second("console", expression="localStorage.clear()")
+        third = await second.killed(pool)
+        async with third.environment:
+            assert (await third("console", expression="localStorage.length"))["result"] == 0
+            await third("navigate", url=other.url)
+            assert (await third("console", expression="localStorage.where"))["result"] == "there"
 
 
 async def test_an_attempt_may_begin_anew_instead(pool: Pool, shop: Shop) -> None:

@@ -42,6 +42,7 @@ _STATE_SECONDS = 5.0
 _DOWNLOAD_SECONDS = 20.0
 _MAX_DOWNLOAD = 20 << 20
 _MAX_STATE = 4 << 20
+_MAX_ORIGINS = 20
 _MAX_PAGES = 8
 _MAX_EVENTS = 20
 _MAX_HISTORY = 20
@@ -114,6 +115,8 @@ class Session:
         self._page: Page | None = None
         self._crashed = False
         self._was_replayed = False
+        self._storage: dict[str, Json] = {}
+        """What pages keep in their local storage, by origin."""
         self._earlier: list[str] = []
         """Addresses to go back to from before the context was made."""
         self._first_entry = 0
@@ -285,8 +288,10 @@ class Session:
 
     async def _begin(self) -> None:
         browser = await self._pool.chromium.browser()
+        state = await asyncio.to_thread(self._read_state)
+        self._storage = {} if state is None else {each["origin"]: each for each in state["origins"]}
         context = self._context = await browser.new_context(
-            storage_state=await asyncio.to_thread(self._read_state),
+            storage_state=state,
             viewport={"width": 1280, "height": 800},
             service_workers="block",
             accept_downloads=True,
@@ -319,8 +324,26 @@ class Session:
                     before, _ = await self._history()
                     self._kept.before = [*self._earlier, *before][-_MAX_HISTORY:]
                     self._kept.url = self._page.url
-                state = dumps(await self._context.storage_state())
+                await self._note_storage()
+                state = {"cookies": await self._context.cookies(), "origins": list(self._storage.values())}
                 self._kept.state = await asyncio.to_thread(self._written, state)
+
+    async def _note_storage(self) -> None:
+        """Note the local storage of the page's origin. Playwright's own way visits all origins that were ever open, one by one."""
+        assert self._page is not None
+        address = urlsplit(self._page.url)
+        if address.scheme not in ("http", "https"):
+            return
+        origin = f"{address.scheme}://{address.netloc.rpartition('@')[2]}"
+        where = {"securityOrigin": origin, "isLocalStorage": True}
+        # Chromium is asked rather than the page, which could name what it likes.
+        entries = (await self._asked("DOMStorage.getDOMStorageItems", {"storageId": where}))["entries"]
+        self._storage.pop(origin, None)
+        if entries:
+            stored = [{"name": name, "value": value} for name, value in entries]
+            self._storage[origin] = {"origin": origin, "localStorage": stored}
+        if len(self._storage) > _MAX_ORIGINS:
+            del self._storage[next(iter(self._storage))]
 
     async def back(self) -> str | None:
         """Go back to the page before; its address, or None if there is none."""
@@ -341,17 +364,25 @@ class Session:
 
     async def _history(self) -> tuple[list[str], int]:
         """The addresses before the present one, the nearest last, without those from before a resume; and the present one's index."""
+        found = await self._asked("Page.getNavigationHistory")
+        entries, index = found["entries"], found["currentIndex"]
+        return [entry["url"] for entry in entries[self._first_entry : index] if entry["url"] != "about:blank"], index
+
+    async def _asked(self, method: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What Chromium answers about the page, by its DevTools protocol."""
         assert self._page is not None
         assert self._context is not None
         channel = await self._context.new_cdp_session(self._page)
         try:
-            found = await channel.send("Page.getNavigationHistory")
+            found: dict[str, Any] = await channel.send(method, parameters)
+            return found
         finally:
             await channel.detach()
-        entries, index = found["entries"], found["currentIndex"]
-        return [entry["url"] for entry in entries[self._first_entry : index] if entry["url"] != "about:blank"], index
 
-    def _written(self, state: bytes) -> str:
+    def _written(self, found: dict[str, Any]) -> str:
+        state = dumps(found)
+        if len(state) > _MAX_STATE:
+            state = dumps({**found, "origins": []})
         if state == _EMPTY or len(state) > _MAX_STATE:
             return ""
         name = f"{self._item}-{hashlib.sha256(state).hexdigest()}.json"
@@ -520,7 +551,9 @@ class _Activity:
 
 
 def _is_page(request: Request) -> bool:
+    from playwright.async_api import Error  # an extra
+
     try:
         return request.is_navigation_request() and request.frame.parent_frame is None
-    except Exception:  # noqa: BLE001 - before its page is there, Playwright has no frame of a request
+    except Error:  # before its page is there, Playwright has no frame of a request
         return request.is_navigation_request()

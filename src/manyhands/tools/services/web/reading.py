@@ -23,7 +23,7 @@ MAX_TEXT = 2_000_000
 SECONDS = 20.0
 """For taking a file apart."""
 INSTALL = "pip install 'manyhands[web]'"
-_PACKAGES = ("trafilatura", "markdownify", "pypdf", "protego")
+_PACKAGES = ("trafilatura", "lxml_html_clean", "markdownify", "pypdf", "protego")
 _PAGES = ("text/html", "application/xhtml+xml")
 _PDF = "application/pdf"
 _TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|x-yaml|javascript|x-ndjson|toml|csv)")
