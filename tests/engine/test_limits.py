@@ -431,6 +431,26 @@ async def test_calls_without_a_price_are_bounded_by_what_they_were_seen_to_cost(
         assert isinstance(waiter.exception(), ItemError)
 
 
+@pytest.mark.parametrize("said", [None, 0.005], ids=["no price", "a price that is wrong"])
+async def test_requests_that_are_billed_as_such_are_bounded_by_the_dearest_so_far(said: float | None) -> None:
+    budget, reserve = Budget(max_cost=1.0), Reserve(cost=said or 0.0, model="searches", priced=said is not None)
+    first = await budget.reserve(reserve)
+    budget.settle(first, Usage(calls=1, cost=0.2))
+    held = [each for _ in range(20) if (each := budget.reserve_now(reserve)) is not None]
+    assert [each.cost for each in held] == [0.2] * 4
+    for each in held:
+        budget.settle(each, Usage(calls=1, cost=0.2))
+    assert budget.spent.cost == pytest.approx(1.0)
+
+
+def test_tokens_of_requests_that_are_billed_as_such_count_and_stop_nothing() -> None:
+    budget, reserve = Budget(max_total_tokens=5000), Reserve(model="paints", priced=False)
+    budget.settle(budget.reserve_now(reserve) or NOTHING, Usage(calls=1, input_tokens=40, output_tokens=1300))
+    held = [each for _ in range(9) if (each := budget.reserve_now(reserve)) is not None]
+    assert [each.tokens for each in held] == [1340, 1340]
+    assert budget.reason is None
+
+
 def test_a_call_that_costs_more_than_its_price_shows_that_the_price_is_wrong() -> None:
     budget = Budget(max_cost=10.0)
     usage = Usage(input_tokens=9, output_tokens=1)  # a tenth of what is reserved

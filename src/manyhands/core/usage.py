@@ -128,7 +128,7 @@ class Reserve:
     """The worst case of a call about to be made. Not to be changed."""
 
     tokens: int = 0
-    """Of input and output."""
+    """Of input and output; 0 for what is not billed by tokens."""
     cost: float = 0.0
     """US dollars; 0 where no price is known."""
     model: str | None = None

@@ -100,9 +100,9 @@ class Budget:
     alone, as long as the dearest share of a reserve so far fits. A call that uses more tokens than it was allowed, or whose cost
     nobody says, exhausts the budget: nothing can bound it.
 
-    Calls with an ``open`` reserve (launches of commands) can't be limited. The first of a session is made alone; each
-    later one reserves as much as the dearest so far. So they pass a limit by no more than what the first one costs, or what those
-    in flight cost beyond the dearest before them.
+    Calls with an ``open`` reserve (launches of commands) can't be limited, nor can requests that are billed as such, not by their tokens,
+    where no price is known. The first of a session is made alone; each later one reserves as much as the dearest so far. So they pass a
+    limit by no more than what the first one costs, or what those in flight cost beyond the dearest before them.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class Budget:
         if reserve.open:
             charges.learn(reserve, usage)
             return
-        if self.max_cost is not None:
+        if self.max_cost is not None or not reserve.tokens:
             fair = reserve.fair(usage) * (1.0 + _ROUNDING) + _MIN_COST
             charges.dearer = charges.dearer or not reserve.priced or usage.cost > fair
             charges.learn(reserve, usage)
@@ -306,7 +306,7 @@ class Budget:
         counted = self.max_total_tokens is not None or (self.max_cost is not None and usage.cost + reserve.cost > 0)
         if counted and reserve.output_tokens and usage.output_tokens > reserve.output_tokens:
             passed = f"answered with {usage.output_tokens:,} tokens, where max_tokens was {reserve.output_tokens:,}"
-        elif self.max_total_tokens is not None and usage.total_tokens > reserve.tokens:
+        elif self.max_total_tokens is not None and usage.total_tokens > reserve.tokens > 0:
             passed = f"used {usage.total_tokens:,} tokens, where {reserve.tokens:,} were thought to be the most"
         else:
             return None
@@ -360,7 +360,7 @@ class Budget:
         charges = self._charges.get(reserve.model)
         if charges is None:
             return reserve, True
-        if reserve.open:
+        if reserve.open or not reserve.tokens:
             return charges.like_the_dearest(reserve), False
         if not charges.dearer:
             return reserve, False

@@ -43,7 +43,6 @@ MAX_RETRY_AFTER = 60.0
 """Seconds that a server error's ``Retry-After`` is honoured for at most."""
 MAX_SAID = 1000
 """Characters of what a problem says that are reported at once."""
-_TIMED_OUT = 408
 _OF_CONTENT = (400, 422)
 """HTTP statuses of what is wrong with one request, though some servers say so of a model that they don't have."""
 _NOT_THERE = (404, 405)
@@ -370,7 +369,7 @@ class OpenAIChatModel:
         reported = reported_usage(payload, model=request.settings.model, prices=self._prices)
         if reported is not None:
             return _failed(problem, reported)
-        return _failed(problem, unknown=not (problem.rate_limited or _refuses(problem.status)))
+        return _failed(problem, unknown=problem.unknown)
 
     def _bounded(self, request: ChatRequest) -> ChatRequest:
         """The request with the ``max_tokens`` of the run, if it names none of its own."""
@@ -467,8 +466,3 @@ def _failed(problem: Problem, usage: Usage = ZERO, *, unknown: bool = False) -> 
         usage, failed=True, rate_limited=problem.rate_limited, retry_after=problem.retry_after, unknown=unknown
     )
     return _Try(report, problem=problem)
-
-
-def _refuses(status: int | None) -> bool:
-    """Whether an HTTP status means that no answer was made."""
-    return status is not None and 300 <= status < 500 and status != _TIMED_OUT

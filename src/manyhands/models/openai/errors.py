@@ -37,6 +37,8 @@ _TITLE = re.compile(r"<title[^>]{0,200}>([^<]{0,1000})", re.IGNORECASE)
 _TAGS = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<[^<>]{0,2000}(>|$)", re.IGNORECASE | re.DOTALL)
 _PASSING = (408, 409, 425)
 _RATE_LIMITS = (429, 529)
+_TIMED_OUT = 408
+"""The server had no request in time, or no answer: proxies use it for both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,12 @@ class Problem:
     """The HTTP status; None where there was none."""
     refused: bool = False
     """Whether whoever asks there is refused, not only this request."""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether an answer may have been made all the same, and billed."""
+        refused = self.status is not None and 300 <= self.status < 500 and self.status != _TIMED_OUT
+        return not (self.rate_limited or refused)
 
 
 def classify(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Problem:

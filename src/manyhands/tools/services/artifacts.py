@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Sequence
@@ -137,7 +136,7 @@ def data_of(url: str) -> bytes | None:
         return None
     try:
         return base64.b64decode(coded)
-    except binascii.Error:
+    except ValueError:  # no base64, or not even ASCII
         raise ToolError("the data address holds no base64") from None
 
 

@@ -131,7 +131,7 @@ class Studio:
             pictures = message.get("images") or []
             url = pictures[0]["image_url"]["url"] if pictures else None
         except (LookupError, TypeError, AttributeError):
-            raise ServiceError(f"{self.model} gave an answer that can't be read", unknown=True) from None
+            raise self._billed_failure(payload, "gave an answer that can't be read") from None
         if url is None and isinstance(message.get("content"), str) and message["content"].strip():
             words = " ".join(message["content"].split())[:300]
             return self._billed(payload, {"failure": f"{self.model} made no picture, but said: {words}"})
@@ -195,7 +195,12 @@ class Studio:
                 return self._billed(payload, {"failure": f"{self.model} gave no picture that can be read: {error}"})
         if isinstance(url, str):
             return self._billed(payload, {"url": url})
-        raise ServiceError(f"{self.model} made no picture: {_in_short(payload)}", unknown=True)
+        raise self._billed_failure(payload, f"made no picture: {_in_short(payload)}")
+
+    def _billed_failure(self, payload: Any, what: str, *, unknown: bool = True) -> ServiceError:
+        """An answer without a picture, with what the service says that it cost."""
+        billed = self._billed(payload if isinstance(payload, dict) else {}, None)
+        return ServiceError(f"{self.model} {what}", unknown=unknown, cost=billed.cost, usage=billed.usage)
 
     def _billed(self, payload: Mapping[str, Any], content: Json) -> ServiceAnswer:
         """With what the service says that it used."""
@@ -215,7 +220,7 @@ class Studio:
             return data
         if self._fetcher is not None and not self._is_own(url):
             return (await self._fetcher.fetch(url)).content
-        status, headers, content = await self._exchange(self._files.get(url, order.seconds), order)
+        status, headers, content = await self._exchange(self._files.get(url, order.seconds), order, orders=False)
         if status != 200:
             raise self._refused(status, headers, content)
         return content
@@ -225,9 +230,12 @@ class Studio:
         return self._read(*await self._exchange(call, order))
 
     async def _got(self, url: str, order: Order) -> dict[str, Any]:
-        return self._read(*await self._exchange(self._connections.get(url, order.seconds), order))
+        return self._read(*await self._exchange(self._connections.get(url, order.seconds), order, orders=False))
 
-    async def _exchange(self, call: Awaitable[tuple[int, Any, bytes]], order: Order) -> tuple[int, Any, bytes]:
+    async def _exchange(
+        self, call: Awaitable[tuple[int, Any, bytes]], order: Order, *, orders: bool = True
+    ) -> tuple[int, Any, bytes]:
+        """``orders``: whether it is to be paid for, so that it is not sent twice."""
         import aiohttp  # most runs don't need it here
 
         from manyhands.models.openai.http import NEVER_SENT, TooLarge
@@ -237,7 +245,9 @@ class Studio:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             said = self._connections.problem(error, order.seconds)
             sent = not isinstance(error, NEVER_SENT)
-            raise ServiceError(f"{self.provider} gave no answer: {said}", passing=not sent, unknown=sent) from None
+            raise ServiceError(
+                f"{self.provider} gave no answer: {said}", passing=not (sent and orders), unknown=sent
+            ) from None
         except TooLarge as error:
             raise ServiceError(f"{self.provider}: {error}", unknown=True) from None
 
@@ -247,7 +257,7 @@ class Studio:
         payload = read_json(content)
         problem = classify_payload(payload, time.time())
         if problem is not None:
-            raise ServiceError(f"{self.provider} made no picture: {problem.message}")
+            raise self._billed_failure(payload, f"made no picture: {problem.message}", unknown=problem.unknown)
         if not isinstance(payload, dict):
             raise ServiceError(f"{self.provider} gave an answer that can't be read", unknown=True)
         return payload
@@ -260,7 +270,7 @@ class Studio:
             passing=problem.passing,
             rate_limited=problem.rate_limited,
             retry_after=problem.retry_after,
-            unknown=status >= 500,
+            unknown=problem.unknown,
         )
 
     def _is_own(self, url: Any) -> bool:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.errors import ItemError, ManyhandsError, ToolError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.messages import Message
@@ -27,11 +27,13 @@ ASK = "ask"
 """A step that asked a model: ``settings`` and ``messages`` in its request; in its output ``message``, ``finish_reason`` and ``usage``, or
 ``failure``."""
 REQUEST = "request"
-"""A step that asked a service: ``service`` and ``request`` in its request; in its output ``answer`` and ``usage``, or ``failure``."""
+"""A step that asked a service: ``service`` and ``request`` in its request; in its output ``usage``, and ``answer`` or ``failure``."""
 
 _PASSED_ON = frozenset(cause for cause, rule in FAILURES.items() if rule.stops_run) - {Cause.AUTHENTICATION}
 """Failures that are the run's, not the tool's: no money left. A tool's key may be wrong where the run's own is right."""
 _TOGETHER = "calls of a tool together"
+_SIBLING = "another call of the same turn has failed"
+"""Why a call is cancelled, where it is not the whole conversation that is."""
 _NOT_SENT = ("call_timeout", "implied_think", "send_reasoning")
 
 
@@ -39,7 +41,7 @@ class ServiceError(ToolError):
     """A request to a service failed; the message is for the model.
 
     ``passing``: trying again may help. ``rate_limited``: the service asks for a pause, of ``retry_after`` seconds if it said so.
-    ``unknown``: it may have been answered, and paid for.
+    ``unknown``: it may have been answered, and paid for. ``cost``, ``usage``: what it was billed all the same, as of a ``ServiceAnswer``.
     """
 
     def __init__(
@@ -50,12 +52,16 @@ class ServiceError(ToolError):
         rate_limited: bool = False,
         retry_after: float | None = None,
         unknown: bool = False,
+        cost: float | None = None,
+        usage: Usage = ZERO,
     ) -> None:
         super().__init__(message)
         self.passing = passing
         self.rate_limited = rate_limited
         self.retry_after = retry_after
         self.unknown = unknown
+        self.cost = cost
+        self.usage = usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,12 @@ class Charge:
             return ZERO
         priced = Usage(unpriced_calls=1) if known is None else Usage(cost=known)
         return (Usage(calls=1) if answer.usage is ZERO else answer.usage) + priced
+
+    def usage_of_failure(self, error: ServiceError) -> Usage:
+        """Of one that was billed without an answer that could be used; nothing if the service did not say so."""
+        if error.cost is None and error.usage is ZERO:
+            return ZERO
+        return self.usage(ServiceAnswer(None, error.cost, error.usage))
 
     @property
     def reserve(self) -> Reserve:
@@ -188,7 +200,7 @@ class ToolSteps:
             output = {"message": found.message, "finish_reason": found.finish_reason, "usage": found.usage.to_json()}
             return Effect(output, found.usage, self._tool)
 
-        output = await context.step(ASK, request, effect)
+        output = await _answered(context.step(ASK, request, effect))
         self._settle(output)
         usage = Usage.from_json(output["usage"])
         return Completion(output["message"], output["finish_reason"], usage)
@@ -205,24 +217,31 @@ class ToolSteps:
         name = service if charge is None else charge.name
 
         async def effect() -> Effect:
+            billed: list[Usage] = []
             try:
-                answer = await self._sent(context, charge, dumps(request).decode("utf-8", "replace"), send)
+                answer = await self._sent(context, charge, dumps(request).decode("utf-8", "replace"), send, billed)
+                output = {"answer": answer.content}
             except ServiceError as error:
-                return Effect({"failure": str(error)})
-            usage = ZERO if charge is None else charge.usage(answer)
-            return Effect({"answer": answer.content, "usage": usage.to_json()}, usage, self._tool)
+                output = {"failure": str(error)}
+            usage = sum(billed, ZERO)
+            return Effect({**output, "usage": usage.to_json()}, usage, self._tool)
 
-        output = await context.step(REQUEST, {"service": name, "request": request}, effect)
+        output = await _answered(context.step(REQUEST, {"service": name, "request": request}, effect))
         self._settle(output)
         return output["answer"]
 
     async def _sent(
-        self, context: Context, charge: Charge | None, identity: str, send: Callable[[], Awaitable[ServiceAnswer]]
+        self,
+        context: Context,
+        charge: Charge | None,
+        identity: str,
+        send: Callable[[], Awaitable[ServiceAnswer]],
+        billed: list[Usage],
     ) -> ServiceAnswer:
-        """The answer of the first try that has one, rate limits waited out."""
+        """The answer of the first try that has one, rate limits waited out. ``billed``: gets what each try cost."""
         for tries in range(1, self._retries.tries + 1):
             try:
-                return await (send() if charge is None else self._limited(context, charge, send))
+                return await (send() if charge is None else self._limited(context, charge, send, billed))
             except ServiceError as error:
                 if tries == self._retries.tries or not (error.passing or error.rate_limited):
                     raise
@@ -231,17 +250,26 @@ class ToolSteps:
         raise AssertionError("a call has at least one try")
 
     @staticmethod
-    async def _limited(context: Context, charge: Charge, send: Callable[[], Awaitable[ServiceAnswer]]) -> ServiceAnswer:
+    async def _limited(
+        context: Context, charge: Charge, send: Callable[[], Awaitable[ServiceAnswer]], billed: list[Usage]
+    ) -> ServiceAnswer:
         """One try, within the run's limits and budget."""
         permit = await context.limits.acquire(f"service {charge.service}", charge.reserve)
         report = CallReport(failed=True, unknown=True)
         try:
             answer = await send()
-            report = CallReport(charge.usage(answer))
+            billed.append(charge.usage(answer))
+            report = CallReport(billed[-1])
             return answer
         except ServiceError as error:
+            usage = charge.usage_of_failure(error)
+            billed += () if usage is ZERO else (usage,)
             report = CallReport(
-                failed=True, rate_limited=error.rate_limited, retry_after=error.retry_after, unknown=error.unknown
+                usage,
+                failed=True,
+                rate_limited=error.rate_limited,
+                retry_after=error.retry_after,
+                unknown=error.unknown and usage is ZERO,
             )
             raise
         finally:
@@ -254,9 +282,10 @@ class ToolSteps:
 
     def _settle(self, output: dict[str, Any]) -> None:
         """Count what a step used. Raises ServiceError if it failed."""
+        if (usage := output.get("usage")) is not None:  # failures that earlier versions recorded have none
+            self._used.append(Usage.from_json(usage))
         if (failure := output.get("failure")) is not None:
             raise ServiceError(failure)
-        self._used.append(Usage.from_json(output["usage"]))
 
 
 class _Within:
@@ -290,15 +319,53 @@ def within(settings: ChatSettings, seconds: float) -> ChatSettings:
 
 
 async def together(parts: Sequence[Coroutine[Any, Any, _Value]]) -> list[_Value]:
-    """The values of coroutines run at the same time, in their order. If one raises, the others are cancelled and waited
-    for, and its exception is raised, not a group of one."""
-    if len(parts) == 1:
-        return [await parts[0]]
+    """The values of coroutines run at the same time, in their order. If one raises, the others begin no further step of theirs: what they
+    ask is answered and recorded, as it is paid for, then they are cancelled. Raises one exception, the engine's before a tool's."""
+    if len(parts) < 2:
+        return [await part for part in parts]
+    tasks = [asyncio.ensure_future(part) for part in parts]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part) for part in parts]
-    except BaseExceptionGroup as failures:
-        if len(failures.exceptions) > 1:
-            raise
-        raise failures.exceptions[0] from failures.exceptions[0].__cause__
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        await _cancelled(tasks, _SIBLING)
+    except asyncio.CancelledError as error:
+        await _cancelled(tasks, *error.args)
+        raise
+    errors = [raised for task in tasks if not task.cancelled() and (raised := task.exception()) is not None]
+    if errors:
+        raise min(errors, key=_is_of_a_tool)
     return [task.result() for task in tasks]
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[Any]], *why: Any) -> None:
+    """Cancel those that have not ended, and wait for them; whoever is cancelled while he waits, cancels them anew."""
+    for task in tasks:
+        task.cancel(*why)
+    await _ended(tasks)
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    try:
+        await asyncio.gather(*tasks, return_exceptions=True)
+    except asyncio.CancelledError:
+        await _ended(tasks)
+        raise
+
+
+def _is_of_a_tool(error: BaseException) -> bool:
+    """Whether it says something of a tool, not of the run or the attempt."""
+    if isinstance(error, ItemError):
+        return not FAILURES[error.cause].stops_run
+    return not isinstance(error, ManyhandsError) or isinstance(error, ToolError)
+
+
+async def _answered(step: Coroutine[Any, Any, _Value]) -> _Value:
+    """Take a step, to its end if only another call of the same turn has failed."""
+    task = asyncio.ensure_future(step)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError as error:
+        if _SIBLING in error.args:
+            await _ended([task])
+        else:
+            await _cancelled([task])
+        raise

@@ -74,13 +74,14 @@ class Access:
         """What the service answers. ``read``: makes something of the answer, of which ``record`` is what a step keeps. Raises
         ServiceError."""
         payload = await self._payload(request)
+        cost = self.provider.cost(payload)
         try:
-            found = record(read(payload))
+            return ServiceAnswer(record(read(payload)), cost)
         except ServiceError as error:
-            raise ServiceError(f"{self.provider.title}: {error}") from None
+            raise ServiceError(f"{self.provider.title}: {error}", unknown=True, cost=cost) from None
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise ServiceError(f"{self.provider.title} gave an answer that can't be read", unknown=True) from None
-        return ServiceAnswer(found, self.provider.cost(payload))
+            said = f"{self.provider.title} gave an answer that can't be read"
+            raise ServiceError(said, unknown=True, cost=cost) from None
 
     async def _payload(self, request: ServiceRequest) -> Json:
         import aiohttp  # takes long, and most runs ask no service
@@ -123,6 +124,7 @@ class Access:
             passing=problem.passing,
             rate_limited=problem.rate_limited,
             retry_after=problem.retry_after,
+            unknown=problem.unknown,
         )
 
 
