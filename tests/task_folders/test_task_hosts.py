@@ -28,6 +28,8 @@ def task_toml(hosts: str) -> str:
         (TaskRules(network_allow=("a.pages.example", "10.1.2.3", "other.example")), ("a.pages.example", "10.1.2.3")),
         (TaskRules(network=False), ()),
         (TaskRules(override=True, network_allow=("other.example",)), ("other.example",)),
+        (TaskRules(override=True, network=False), ()),
+        (TaskRules(override=True), ("files.example", "*.pages.example", "8.8.8.8")),
     ],
 )
 def test_a_task_and_its_run_both_allow_a_host(tmp_path: Path, rules: TaskRules, reached: tuple[str, ...]) -> None:
@@ -50,6 +52,8 @@ def test_hosts_that_no_sandbox_could_read_are_refused(tmp_path: Path, host: str)
         (TaskRules(cpus=0.5, time_limit=10, multiplier=2), (2 << 30, 1 << 30, 0.5, 10)),
         (TaskRules(multiplier=2, time_limit=150), (2 << 30, 1 << 30, 2, 150)),
         (TaskRules(override=True, memory=8 << 30, disk=8 << 30, time_limit=500), (8 << 30, 8 << 30, 2, 500)),
+        (TaskRules(override=True, memory=1 << 30, cpus=8), (1 << 30, 1 << 30, 8, 100)),
+        (TaskRules(override=True, multiplier=2), (2 << 30, 1 << 30, 2, 200)),
     ],
 )
 def test_a_run_only_tightens_the_limits_of_a_task_unless_it_overrides_them(

@@ -28,7 +28,7 @@ from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.task_folders.agents import command_template
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.images import add_rebuilt, add_task, images_of
-from manyhands.task_folders.settings import ORACLE
+from manyhands.task_folders.settings import ORACLE, TaskLimitSettings
 from manyhands.task_folders.variables import references, refused_variable, unused_notice
 from manyhands.workloads.evals.edits import Edits, edits_of
 from manyhands.workloads.evals.evalfile.contents import EvalFile, Invalid, Test
@@ -386,7 +386,8 @@ def _check_for_tasks(options: EvalSpec, loaded: LoadedEvals, notice: Notice) -> 
             if solved and (why := refused_variable(task, options.task_env, solution=True)) is not None:
                 raise UserError(why)
             taken.update(each.variable for each in references(task.config, solution=True))
-    given = next((name for name in ("agent_command", "task_env") if getattr(options, name) is not None), None)
+    usual = TaskLimitSettings()
+    given = next((name for name in usual.fields if getattr(options, name) != getattr(usual, name)), None)
     if given is not None and not found:
         raise UserError(f"--{given} is for task folders, and these eval files are none")
     if (unused := unused_notice(options.task_env, taken)) is not None:
