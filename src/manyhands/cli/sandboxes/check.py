@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cli.options import help_text, make, parse
+from manyhands.core.errors import UserError
 from manyhands.core.settings import Flag, Text, setting
 from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.options import OUTPUT
@@ -40,6 +41,10 @@ def run(argv: list[str]) -> int:
         print(help_text(SandboxCheckSettings, _USAGE, _DESCRIPTION, positional=_KIND, without=_NOT_HERE))
         return ExitCode.DONE
     options = make(SandboxCheckSettings, line.values, PROGRAM)
+    from manyhands.sandboxes.lifecycle.planning import ENGINES
+
+    if options.sandbox in ENGINES and options.image is None:
+        raise UserError(f"{PROGRAM} {options.sandbox} needs --image IMAGE, of which the sandboxes are made")
     from manyhands.processes.event_loop import run_on_loop
     from manyhands.sandboxes.lifecycle.checking import check_sandboxes
 
