@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import AsyncIterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -190,6 +192,27 @@ async def test_robots_that_cannot_be_had(site: LocalSite, status: int, read: boo
     else:
         with pytest.raises(ServiceError, match=r"robots\.txt"):
             await fetched(f"{site.url}/article", robots=True)
+
+
+@pytest.mark.parametrize(
+    "before", [b"", b'{"site.example": 1e99, "other.example": 1}', b'{"site.example": "x"}', b"[\xff"]
+)
+async def test_processes_of_a_run_wait_for_one_another(tmp_path: Path, before: bytes) -> None:
+    turns, began = tmp_path / "turns.json", list[float]()
+    turns.write_bytes(before)
+
+    async def ask(courtesy: Courtesy) -> None:
+        for _ in range(3):
+            async with courtesy.turn("site.example"):
+                began.append(time.monotonic())
+
+    processes = [Courtesy(0.05, turns) for _ in range(3)]
+    await asyncio.gather(*map(ask, processes))
+    assert began[-1] - began[0] > 0.05 * 8 - 0.01
+    turns.unlink()
+    turns.symlink_to(tmp_path / "elsewhere")
+    await ask(processes[0])
+    assert not (tmp_path / "elsewhere").exists()
 
 
 async def test_a_host_gets_two_requests_at_a_time_with_pauses() -> None:

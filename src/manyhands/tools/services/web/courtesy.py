@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from manyhands.core import VERSION
+from manyhands.core.jsonio import dumps, loads
 from manyhands.processes.killable import killable
 
 ROBOT = "manyhands"
@@ -23,6 +28,8 @@ FORBIDDING = "User-agent: *\nDisallow: /"
 """Stands for one that can't be had because the server is out of order (RFC 9309, 2.3.1.4)."""
 _RULES_SECONDS = 2.0
 _MAX_HOSTS = 4096
+_FAR = 3600.0
+"""Seconds. A turn that is further away was written by another clock."""
 
 
 class _Host:
@@ -38,10 +45,11 @@ class _Host:
 
 
 class Courtesy:
-    """The hosts of one process. ``pause``: seconds between the beginnings of requests to one host."""
+    """The hosts of one process. ``pause``: seconds between the beginnings of requests to one host; ``turns``: a file by which processes
+    of this machine that have the same one keep it together."""
 
-    def __init__(self, pause: float = PAUSE) -> None:
-        self._pause = pause
+    def __init__(self, pause: float = PAUSE, turns: Path | None = None) -> None:
+        self._pause, self._turns = pause, turns
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
 
     @asynccontextmanager
@@ -50,7 +58,7 @@ class Courtesy:
         known = self._host(host)
         async with known.places:
             if paused and self._pause:
-                await self._wait(known)
+                await self._wait(host, known)
             yield
 
     async def may_read(self, host: str, origin: str, address: str, get_rules: Callable[[], Awaitable[str]]) -> bool:
@@ -68,9 +76,13 @@ class Courtesy:
         except TimeoutError:
             return False
 
-    async def _wait(self, known: _Host) -> None:
+    async def _wait(self, host: str, known: _Host) -> None:
         clock = asyncio.get_running_loop().time
         async with known.order:
+            if self._turns is not None:
+                with suppress(OSError):  # a full disk, or one without locks: then each process keeps it for itself
+                    seconds = await asyncio.to_thread(_next_turn, self._turns, host, self._pause)
+                    known.next = max(known.next, clock() + seconds)
             if (seconds := known.next - clock()) > 0:
                 await asyncio.sleep(seconds)
             known.next = clock() + self._pause
@@ -83,6 +95,25 @@ class Courtesy:
                 self._hosts.popitem(last=False)
         self._hosts.move_to_end(host)
         return found
+
+
+def _next_turn(file: Path, host: str, pause: float) -> float:
+    """Take the next turn of a host; seconds until it comes. The file has the time from which on each host may be asked again. Raises
+    OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(file, flags, 0o600), "r+b") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        now = time.time()
+        try:
+            turns = {name: at for name, at in loads(handle.read()).items() if now < at < now + _FAR}
+        except (ValueError, AttributeError, TypeError):  # it is new, or was left half written
+            turns = {}
+        at = turns.get(host, now)
+        turns[host] = at + pause
+        handle.seek(0)
+        handle.truncate()
+        handle.write(dumps(turns))
+    return float(at - now)
 
 
 def is_allowed(rules: str, address: str) -> bool:
