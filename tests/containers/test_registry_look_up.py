@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -40,11 +41,16 @@ class Registry:
             headers={"Docker-Content-Digest": DIGEST, "Content-Type": "application/vnd.oci.image.index.v1+json"}
         )
 
-    async def token(self, request: web.Request) -> web.Response:
+    async def token(self, request: web.Request) -> web.StreamResponse:
         assert request.query == {"service": "it", "scope": "repository:private/app:pull"}
         if request.headers.get("Authorization") != f"Basic {self.user}":
             return web.json_response({"details": "no"}, status=401)
-        return web.json_response({"access_token": "the-token"})
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for piece in (b'{"access_token": "the-', b'token"}'):  # as it comes in two segments
+            await answer.write(piece)
+            await asyncio.sleep(0.02)
+        return answer
 
     async def other(self, request: web.Request) -> web.Response:
         return web.Response(text="<html>a shop</html>", content_type="text/html", status=404)

@@ -8,7 +8,6 @@ Files: ``config.json`` of Docker (``DOCKER_CONFIG``, else ``~/.docker``), ``auth
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import subprocess
@@ -96,7 +95,7 @@ def _decoded(entry: object) -> tuple[str, str] | None:
         return None
     try:
         user, colon, password = base64.b64decode(given).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, or no text
         return None
     return (user, password.rstrip("\0")) if colon else None
 

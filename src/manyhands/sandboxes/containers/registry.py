@@ -6,6 +6,7 @@ the token exchange that registries ask for by ``WWW-Authenticate: Bearer realm=â
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -63,13 +64,14 @@ async def digest_of(
     name: Name, *, insecure: Iterable[str] = (), credentials: Credentials = lambda repository: None
 ) -> str | None:
     """The digest of the manifest (or list of manifests) that a name means; None if the registry has no such image, or does not give it to
-    this person. ``insecure``: hosts that may be spoken to without TLS; those on this machine always may. Raises RegistryError."""
+    this person. ``insecure``: hosts that may be spoken to without TLS; those on this machine always may. ``credentials`` is called in a
+    thread. Raises RegistryError."""
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
         problem = ""
         for base in _bases(name.host, set(insecure)):
             try:
-                return await _asked(session, base, name, credentials(name.repository))
+                return await _asked(session, base, name, await asyncio.to_thread(credentials, name.repository))
             except (aiohttp.ClientError, OSError, TimeoutError, RegistryError) as error:
                 if not problem or isinstance(error, RegistryError):
                     problem = f"{base}: {error or type(error).__name__}"
@@ -130,8 +132,12 @@ async def _authorization(
     async with session.get(realm, params=asked, headers=headers) as response:
         if response.status != 200:
             return ""
-        content = await response.content.read(_MAX_TOKEN_BYTES)
-    return f"Bearer {_token(content)}"
+        content = bytearray()
+        async for chunk in response.content.iter_chunked(_MAX_TOKEN_BYTES):
+            content += chunk
+            if len(content) > _MAX_TOKEN_BYTES:
+                raise RegistryError(f"its token has more than {_MAX_TOKEN_BYTES:,} bytes")
+    return f"Bearer {_token(bytes(content))}"
 
 
 def check_realm(realm: str, *, secure: bool) -> None:

@@ -15,8 +15,8 @@ _SECONDS = 60.0
 
 
 class WorldWatch:
-    """Looks at the size of a world every ten seconds while commands run, and when asked. ``size``: bytes, None if that is not known;
-    ``end``: ends the world and removes its files; ``busy``: whether commands run."""
+    """Looks at the size of a world every ten seconds while anything runs in it, and when asked. ``size``: bytes, None if that is not known;
+    ``end``: ends the world and removes its files; ``busy``: whether anything runs; ``every``: seconds."""
 
     def __init__(
         self,
@@ -25,11 +25,13 @@ class WorldWatch:
         size: Callable[[], Awaitable[int | None]],
         end: Callable[[], Awaitable[None]],
         busy: Callable[[], bool],
+        every: float = _EVERY,
     ) -> None:
         self._limit = limit
         self._size = size
         self._end = end
         self._busy = busy
+        self._every = every
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
         self._failure: ItemError | None = None
@@ -69,7 +71,7 @@ class WorldWatch:
 
     async def _go_on(self) -> None:
         while self._told and self._failure is None:
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(self._every)
             if not self._busy():
                 return
             await self.look()

@@ -68,7 +68,10 @@ class KeptWorld:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> KeptWorld:
+        """Raises ValueError for the name of a folder that is no copy's, and KeyError and TypeError."""
         shell = value["shell"]
+        if value.get("copy") not in (None, *COPIES):
+            raise ValueError(f"no copy is called {value['copy']!r}")
         return cls(
             **{**value, "world": World(**value["world"]), "shell": None if shell is None else ShellState(*shell)}
         )

@@ -97,7 +97,7 @@ class RemoteSandbox:
         self._closing: asyncio.Task[None] | None = None
         self.lost_because: str | None = None
         """Why the world could not be brought back."""
-        self._disk = WorldWatch(spec.limits.disk, size=self._size, end=self._remove, busy=lambda: self._running > 0)
+        self._disk = WorldWatch(spec.limits.disk, size=self._size, end=self._remove, busy=self._is_busy)
 
     @property
     def kind(self) -> str:
@@ -492,6 +492,12 @@ class RemoteSandbox:
                 service.give_up()
                 left = False
             self._notes.note_live(left)
+        if self._notes.live:
+            self._disk.watch()
+
+    def _is_busy(self) -> bool:
+        """Whether anything runs in the world, as far as is known."""
+        return self._running > 0 or self._notes.live
 
     def _note_change(self) -> None:
         """The world is about to change. What tools do that only look is no change: once there are steps, only these count."""
