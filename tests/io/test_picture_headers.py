@@ -71,6 +71,24 @@ def test_what_cant_be_used_is_refused(data: bytes, problem: str) -> None:
         read_header(data)
 
 
+def progressive(width: int, height: int, scans: int, between: bytes = b"") -> bytes:
+    """A JPEG of a few kilobytes whose last scan is there so many times more."""
+    written = io.BytesIO()
+    Image.new("L", (width, height)).save(written, "JPEG", progressive=True)
+    data = written.getvalue()
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + between + last * scans + data[-2:]
+
+
+@pytest.mark.parametrize("between", [b"", b"\xff\x01\xff\xff", b"\xff\xff\xff", b"\xff\xfe\0\x04\xff\xd9"])
+def test_a_jpeg_may_not_be_decoded_over_and_over(between: bytes) -> None:
+    """Each scan of seventy bytes takes as long to decode as all others."""
+    for width, height, scans, most in ((1000, 1000, 1001, 1000), (3000, 3000, 112, 111)):
+        with pytest.raises(ValueError, match=f"more than {most:,} scans".replace(",", "")):
+            read_header(progressive(width, height, scans, between))
+    assert read_header(progressive(1000, 1000, 3, between)).width == 1000
+
+
 def test_a_polyglot_is_what_its_first_bytes_say() -> None:
     written = io.BytesIO(picture("GIF") + b"<script>alert(1)</script>")
     assert read_header(written.getvalue()).media_type == "image/gif"

@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
 from manyhands.tools.services.artifacts import name_of
 from manyhands.view.pages.item import item_page
+from manyhands.workloads.trajectories.dataset.rows import Row, read_rows
+from manyhands.workloads.trajectories.prepared import Prepared
 from tests.support.batches import REASONED, BatchFolder, Ran, ServerThread, run_command
 from tests.support.commands import Command, run
 from tests.support.made_journals import Pages
@@ -129,6 +132,19 @@ def test_the_same_picture_in_another_form_is_the_same_row(folder: BatchFolder) -
     folder.write_rows([{"prompt": [{"type": "image", "image": data_address(PNG)}]}, {"prompt": "more"}])
     _, asked = batch(folder, "--resume")
     assert asked == ["more"]
+
+
+def test_runs_of_earlier_versions_go_on_with_parts_as_they_are(folder: BatchFolder) -> None:
+    parts = [part("data:…"), {"type": "own"}]
+    folder.write_rows([{"prompt": parts}, {"prompt": "good"}])
+    assert batch(folder)[0].code == 0
+    with closing(JournalReader(folder.run())) as journal:
+        spec = journal.meta("spec")
+    assert spec.pop("with_pictures")
+    earlier = Prepared.from_json(spec, folder.path)
+    first, _ = read_rows(folder.path / "d.jsonl", **earlier.how_read())
+    assert isinstance(first, Row)
+    assert first.prompt == parts
 
 
 def test_a_simulated_model_says_what_it_was_shown_and_people_see_it(folder: BatchFolder) -> None:

@@ -17,11 +17,17 @@ MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "GIF": "image/gif", "WE
 _BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF87a": "GIF", b"GIF89a": "GIF"}
 _SVG = re.compile(rb"\s*(<\?xml|<!--|<!DOCTYPE|<svg)", re.IGNORECASE)
 _PNG_END = b"IEND\xaeB`\x82"
-_JPEG_END = b"\xff\xd9"
+_JPEG_END, _JPEG_SCAN = b"\xff\xd9", b"\xff\xda"
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of segments that have the size (SOF0 to SOF15 without DHT, JPG and DAC)."""
+_JPEG_MARK = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")
+"""A marker that begins a segment: in a scan's data a byte of 255 has a zero behind it, or is part of a restart marker."""
 _MAX_SEGMENTS = 10_000
 """Of a JPEG before its size."""
+_MAX_SCANS = 1000
+_MAX_WORK = 20 * MAX_PIXELS
+"""Pixels of all scans of a JPEG together. Progressive ones have about ten scans; each is a pass over the whole picture, in however few
+bytes."""
 _UNFINISHED = "the picture is broken: it ends too early"
 
 
@@ -29,26 +35,27 @@ _UNFINISHED = "the picture is broken: it ends too early"
 class PictureHeader:
     """What a picture says of itself."""
 
-    media_type: str
+    format: str
+    """As ``MEDIA_TYPES`` calls it."""
     width: int
     """Pixels."""
     height: int
     """Pixels."""
 
-
-def format_of(data: bytes) -> str | None:
-    """The format of a picture by its first bytes, as ``MEDIA_TYPES`` calls it; None for what is not taken."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "WEBP"
-    return next((kind for beginning, kind in _BEGINNINGS.items() if data.startswith(beginning)), None)
+    @property
+    def media_type(self) -> str:
+        return MEDIA_TYPES[self.format]
 
 
-def known_format(data: bytes) -> str:
-    """The same. Raises ValueError for what is not taken, and for too many bytes."""
+def _format_of(data: bytes) -> str:
+    """The format by the first bytes. Raises ValueError for what is not taken, and for too many bytes."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"the picture has {len(data):,} bytes, and may have {MAX_BYTES:,}")
-    if (kind := format_of(data)) is not None:
-        return kind
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WEBP"
+    for beginning, kind in _BEGINNINGS.items():
+        if data.startswith(beginning):
+            return kind
     what = "SVG is not taken" if _SVG.match(data) else "this is no picture" if data else "this file is empty"
     raise ValueError(f"{what}: PNG, JPEG, GIF and WebP are")
 
@@ -61,12 +68,12 @@ def check_pixels(width: int, height: int) -> None:
 
 def read_header(data: bytes) -> PictureHeader:
     """What a picture says of itself. Raises ValueError for what is no picture that can be used."""
-    kind = known_format(data)
+    kind = _format_of(data)
     width, height = _SIZES[kind](data)
     if not (width and height):
         raise ValueError("the picture is broken: it says that it has no pixels")
     check_pixels(width, height)
-    return PictureHeader(MEDIA_TYPES[kind], width, height)
+    return PictureHeader(kind, width, height)
 
 
 def _png_size(data: bytes) -> tuple[int, int]:
@@ -92,9 +99,21 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
         if marker[0] in _JPEG_SIZES:
             if data.find(_JPEG_END, at) < 0:
                 break
-            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
+            height, width = int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
+            _check_scans(data, at + 2 + length, width * height)
+            return width, height
         at += 2 + length
     raise ValueError(_UNFINISHED)
+
+
+def _check_scans(data: bytes, at: int, pixels: int) -> None:
+    """Raises ValueError for a JPEG that takes much longer to decode than its size says. ``at``: the place behind that segment."""
+    scans, most = 0, min(_MAX_SCANS, _MAX_WORK // max(1, pixels))
+    while (found := _JPEG_MARK.search(data, at)) is not None and found[0] != _JPEG_END:
+        scans += found[0] == _JPEG_SCAN
+        if scans > most:
+            raise ValueError(f"the picture has more than {most} scans, which take too long to decode")
+        at = found.start() + 2 + max(2, int.from_bytes(data[found.end() : found.end() + 2], "big"))
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

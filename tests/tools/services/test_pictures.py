@@ -59,6 +59,14 @@ def test_a_scaled_photograph_is_upright() -> None:
     assert found.about()["height"] == 2000
 
 
+def two_sizes() -> bytes:
+    """A JPEG that says first that it is smaller than it is."""
+    data = picture("JPEG")
+    at = data.index(b"\xff\xc0")
+    end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return data[:at] + data[at : at + 5] + b"\0\1\0\1" + data[at + 9 : end] + data[at:]
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
@@ -69,6 +77,7 @@ def test_a_scaled_photograph_is_upright() -> None:
         (picture("PNG", (300, 300))[:-200], "is broken"),
         (b"\xff\xd8\xff" + bytes(MAX_BYTES), "may have 20,000,000"),
         (huge(10_000, 5_001), "10,000 × 5,001 pixels"),
+        (two_sizes(), "says two sizes"),
     ],
 )
 def test_what_cant_be_used_is_refused(data: bytes, problem: str) -> None:

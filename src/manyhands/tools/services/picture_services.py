@@ -77,6 +77,8 @@ class Studio:
         self._artifacts = artifacts
         self._price = prices.price(self.model)
         self._fetcher = fetcher
+        self._reading = asyncio.Semaphore(1)
+        """Pictures are unpacked one at a time, as each takes up to 200 MB meanwhile."""
 
     async def make(self, steps: ToolSteps, order: Order) -> dict[str, Any]:
         """Have a picture made: ``artifact``, its name; ``type``, ``width`` and ``height``. Raises ServiceError, and ItemError if the run's
@@ -211,7 +213,8 @@ class Studio:
         return ServiceAnswer(content, cost, usage)
 
     async def _kept(self, data: bytes) -> dict[str, Any]:
-        media_type, width, height = await asyncio.to_thread(size_of, data)
+        async with self._reading:
+            media_type, width, height = await asyncio.to_thread(size_of, data)
         name = await self._artifacts.put(data, media_type)
         return {"artifact": name, "type": media_type, "width": width, "height": height}
 

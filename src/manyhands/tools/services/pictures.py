@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from manyhands.core.errors import ToolError
-from manyhands.io.picture_headers import MEDIA_TYPES, check_pixels, known_format
+from manyhands.io.picture_headers import MEDIA_TYPES, check_pixels, read_header
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -105,20 +105,19 @@ def drawn(digest: bytes, width: int, height: int) -> bytes:
 def _opened(data: bytes) -> tuple[str, Image]:
     """Its format, and its header read. Raises ToolError."""
     try:
-        kind = known_format(data)
+        header = read_header(data)  # before Pillow reserves memory for what it says
     except ValueError as error:
         raise ToolError(str(error)) from None
     from PIL import Image  # an extra
 
     try:
-        image = Image.open(io.BytesIO(data), formats=[kind])
+        image = Image.open(io.BytesIO(data), formats=[header.format])
+        check_pixels(image.width, image.height)  # a frame of a GIF may be larger than its screen
     except Exception as error:  # as above
         raise ToolError(f"the picture is broken: {_why(error)}") from error
-    try:
-        check_pixels(image.width, image.height)
-    except ValueError as error:
-        raise ToolError(str(error)) from None
-    return kind, image
+    if image.size != (header.width, header.height) and header.format != "GIF":
+        raise ToolError("the picture is broken: it says two sizes")
+    return header.format, image
 
 
 def _scaled(image: Image) -> Image:
