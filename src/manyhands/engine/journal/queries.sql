@@ -358,12 +358,13 @@ SELECT calls, input_tokens, output_tokens, cached_tokens, cache_write_tokens, re
 FROM usage WHERE id = 1;
 
 -- name: list_accounts
-SELECT name, calls, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens, cost, unpriced_calls, simulated_calls
-FROM accounts ORDER BY name;
+-- those with the highest costs
+SELECT CAST(name AS TEXT), calls, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens, cost, unpriced_calls, simulated_calls
+FROM accounts ORDER BY cost DESC, calls DESC LIMIT 100;
 
 -- name: accounts_of_item
 -- what steps used for accounts, those of abandoned attempts included
-SELECT account, usage FROM steps WHERE item = ? AND usage IS NOT NULL AND account IS NOT NULL;
+SELECT CAST(account AS TEXT), usage FROM steps WHERE item = ? AND usage IS NOT NULL AND account IS NOT NULL;
 
 -- name: list_outputs
 SELECT id, file, size FROM outputs;

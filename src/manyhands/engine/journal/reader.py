@@ -473,7 +473,7 @@ class JournalReader:
         return _finite(Usage(*row)) if row else Usage()
 
     def accounts(self) -> dict[str, Usage]:
-        """What of that was used for accounts (see ``Effect.account``), by their names."""
+        """What of that was used for accounts (see ``Effect.account``), by their names: for the 100 dearest ones."""
         return {name: _finite(Usage(*values)) for name, *values in self._all("list_accounts")}
 
     def accounts_of_item(self, item_number: int) -> dict[str, Usage]:

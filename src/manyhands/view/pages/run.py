@@ -30,6 +30,7 @@ from manyhands.runs.shown.blocks import (
     Table,
     Value,
 )
+from manyhands.runs.shown.cells import size_cell
 from manyhands.runs.summaries import Figure, RunStatus, run_status
 from manyhands.view.index.filters import Filters
 from manyhands.view.index.queries import RunIndex
@@ -273,7 +274,7 @@ def _shares_table(usage: UsageFigures, tools: Sequence[ToolUsage]) -> Table:
         Column("tokens_in", "tokens in", is_number=True),
         Column("tokens_out", "tokens out", is_number=True),
     )
-    return Table(columns, rows[-_TOOLS:])
+    return Table(columns, rows)
 
 
 def _more(count: int) -> str:
@@ -431,4 +432,4 @@ def _files(reader: JournalBrowser) -> Iterator[Sequence[Cell]]:
             if path.is_file() and not path.name.startswith((".", "run.")):
                 found += [(path.name, path.stat().st_size)]
     for name, size in sorted(found):
-        yield Cell(name), Cell(f"{size:,}", size)
+        yield Cell(name), size_cell(size)
