@@ -243,7 +243,7 @@ def test_worlds_of_runs_that_are_gone_are_pruned_and_no_others(work: Work) -> No
     assert prune() == (
         2,
         "",
-        "manyhands: error: remove 1 world and 1 snapshot of data/gone from docker? Nobody can be asked here; --yes answers\n",
+        "manyhands: error: remove 1 world of data/gone from docker? Nobody can be asked here; --yes answers\n",
     )
     ours, theirs = pty.openpty()
     os.write(ours, b"n\n")
@@ -251,13 +251,13 @@ def test_worlds_of_runs_that_are_gone_are_pruned_and_no_others(work: Work) -> No
     asked = subprocess.run(words, stdin=theirs, capture_output=True, text=True, cwd=work.folder.path, timeout=60)
     os.close(ours)
     os.close(theirs)
-    assert asked.stdout == "remove 1 world and 1 snapshot of data/gone from docker? [y/N] nothing was removed\n"
+    assert asked.stdout == "remove 1 world of data/gone from docker? [y/N] nothing was removed\n"
     assert len(work.containers()) == 2
-    assert prune("--yes") == (0, "removed from docker: 1 world and 1 snapshot of data/gone\n", "")
+    assert prune("--yes") == (0, "removed from docker: 1 world of data/gone\n", "")
     assert len(work.containers()) == 1
     ran = run_command(work.folder.path, "worlds", "export", "data/there")  # of which no item goes on
     assert (ran.code, ran.out) == (0, "0 worlds exported to data/there/worlds\n"), ran
-    assert prune("there", "--yes") == (0, "removed from docker: 1 world and 1 snapshot of data/there\n", "")
+    assert prune("there", "--yes") == (0, "removed from docker: 1 world of data/there\n", "")
     assert prune("there")[1].startswith("nothing to remove: there has no worlds")
 
 

@@ -285,14 +285,14 @@ class CommandContract:
         assert await sandbox.read_file("long") == text.encode()
 
     async def test_shells_run_beside_each_other(self, sandbox: Sandbox) -> None:
-        await shell(sandbox, "cd /tmp; export both=1")
+        where = await said(sandbox, "mkdir apart; cd apart; export both=1; pwd")
         meets = ": >{}; until [ -e {} ]; do sleep 0.05; done; "
         first, second = await asyncio.gather(
             shell(sandbox, meets.format("first", "second") + "export mine=here; echo first"),
             shell(sandbox, meets.format("second", "first") + "pwd; echo $both; export theirs=lost; cd /"),
         )
-        assert (first.output, second.output) == (b"first\n", b"/tmp\n1\n")
-        assert await said(sandbox, 'pwd; echo "[$mine][$theirs]"') == "/tmp\n[here][]"
+        assert (first.output, second.output) == (b"first\n", f"{where}\n1\n".encode())
+        assert await said(sandbox, 'pwd; echo "[$mine][$theirs]"') == f"{where}\n[here][]"
 
     async def test_cancelling_a_shell_command(self, sandbox: Sandbox, run_id: str) -> None:
         await shell(sandbox, "export kept=yes")
@@ -338,8 +338,11 @@ class CommandContract:
 
     async def test_background_and_shell_share_one_world(self, sandbox: Sandbox) -> None:
         await sandbox.spawn("echo shared >/tmp/mark; sleep 68")
-        await until(lambda: _exists(sandbox, "/tmp/mark"))
-        assert await said(sandbox, f"cat /tmp/mark; {count('sleep 68')}") == "shared\n1"
+
+        async def both() -> bool:
+            return await said(sandbox, f"cat /tmp/mark; {count('sleep 68')}") == "shared\n1"
+
+        await until(both)
         await sandbox.run(["rm", "/tmp/mark"], timeout=10)
 
     async def test_background_server_is_reached_from_the_shell(self, sandbox: Sandbox) -> None:
@@ -389,10 +392,6 @@ async def said(sandbox: Sandbox, command: str, *, last: bool = False) -> str:
     """What a shell command printed, stripped; ``last``: only its last line."""
     text = (await shell(sandbox, command)).output.decode(errors="replace").strip()
     return text.splitlines()[-1] if last else text
-
-
-async def _exists(sandbox: Sandbox, path: str) -> bool:
-    return (await sandbox.run(["test", "-e", path], timeout=10)).exit_code == 0
 
 
 def command_lines_with(marks: set[bytes], command: str) -> list[str]:

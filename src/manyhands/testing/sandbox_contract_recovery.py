@@ -96,7 +96,7 @@ class RecoveryContract(CommandContract):
     async def test_frozen_and_thawed_all_goes_on(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
         async with made(backend, self.request(tmp_path / "box", run_id)) as sandbox:
             await shell(sandbox, "word=kept; (while :; do date +%N >one; done) & (setsid sh -c 'sleep 0.3; exit' &)")
-            writing = await sandbox.spawn("while :; do date +%N >two; read -t 0.01 x && exit 7; done")
+            writing = await sandbox.spawn("while :; do date +%N >two; read -t 0.1 x && exit 7; done")
 
             async def times() -> list[float | None]:
                 return [await self.modified(sandbox, tmp_path / "box", name) for name in ("one", "two")]
