@@ -185,6 +185,21 @@ async def test_a_shared_cache_costs_nothing(fakes: FakeServices, conversation: C
     assert "cached" not in search
 
 
+async def test_runs_that_may_read_other_pages_share_no_answers(conversation: Conversation, tmp_path: Path) -> None:
+    cached: dict[str, Any] = {"web_cache": str(tmp_path / "cache")}
+    pages = {"/": page("The mill", "It has ground corn since 1712."), "/robots.txt": "User-agent: *\nDisallow: /\n"}
+    async with LocalSite(pages) as site:
+        for private, ignored, said in (
+            (True, True, None),
+            (True, False, "asks programs not to read it"),
+            (False, True, "is a loopback address"),
+        ):
+            services = await conversation.services({}, web_allow_private=private, ignore_robots=ignored, **cached)
+            result, _ = await conversation.call(services, "web_extract", urls=[site.url])
+            error = result["results"][0]["error"]
+            assert error is None if said is None else said in error
+
+
 @pytest.mark.parametrize(
     ("answers", "said", "requests"),
     [

@@ -19,7 +19,8 @@ from manyhands.tools.services.steps import Charge, ServiceAnswer, ToolSteps
 
 ARTIFACT = "artifact"
 """The field of an answer that names the file with its text."""
-_MAX_PAGES = 1000
+_MAX_RECENT = 1000
+_DAY = 86_400.0
 
 
 class AnswerCache:
@@ -27,7 +28,8 @@ class AnswerCache:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._recent: OrderedDict[str, Json] = OrderedDict()
+        self._recent: OrderedDict[str, tuple[float, Json]] = OrderedDict()
+        """What this process may read on in, with the time until when."""
 
     async def answer(
         self,
@@ -40,24 +42,36 @@ class AnswerCache:
         clock: Clock,
         again: bool = False,
     ) -> tuple[dict[str, Any], bool]:
-        """The answer to a request, and whether it was kept, which costs nothing. ``charge``: of a new one, None if that is free;
-        ``again``: whether this process may have got it before. Raises ServiceError."""
+        """The answer to a request, and whether it was kept, which costs nothing. ``request``: everything that an answer depends on;
+        ``charge``: of a new one, None if that is free; ``again``: whether this process may have got it before. Raises ServiceError."""
+        found: Any = None
         if again or self._folder is not None:
-            kept = await steps.request(
-                None, dict(request), lambda: self._found(request, artifacts, clock), service="web cache"
+            found = await steps.request(
+                None, dict(request), lambda: self._found(request, artifacts, clock, again), service="web cache"
             )
-            if kept is not None:
-                return kept, True
-        found = await steps.request(charge, dict(request), send, service="web")
-        await self._keep(request, found, artifacts, clock)
-        return found, False
+        cached = found is not None
+        if not cached:
+            replayed = steps.replaying
+            found = await steps.request(charge, dict(request), send, service="web")
+            if not replayed and self._folder is not None:  # else it may be of another day
+                await self._keep(request, found, artifacts, clock)
+        if not again or _key(request) not in self._recent:
+            self._recent[_key(request)] = clock.now() + _DAY, found
+            if len(self._recent) > _MAX_RECENT:
+                self._recent.popitem(last=False)
+        return found, cached
 
-    async def _found(self, request: Mapping[str, Any], artifacts: ArtifactStore, clock: Clock) -> ServiceAnswer:
+    async def _found(
+        self, request: Mapping[str, Any], artifacts: ArtifactStore, clock: Clock, again: bool
+    ) -> ServiceAnswer:
         """The answer to a request if it is kept, else one without content."""
-        recent = self._recent.get(_key(request))
-        if recent is not None or self._folder is None:
-            return ServiceAnswer(recent)
-        entry = await asyncio.to_thread(self._read, request, clock)
+        key = _key(request)
+        if again and key in self._recent:
+            until, answer = self._recent[key]
+            if clock.now() < until:
+                return ServiceAnswer(answer)
+            del self._recent[key]
+        entry = None if self._folder is None else await asyncio.to_thread(self._read, request, clock)
         if entry is None:
             return ServiceAnswer(None)
         if "text" in entry:
@@ -65,13 +79,7 @@ class AnswerCache:
         return ServiceAnswer(entry["answer"])
 
     async def _keep(self, request: Mapping[str, Any], answer: Json, artifacts: ArtifactStore, clock: Clock) -> None:
-        """Keep an answer. A folder that can't be written to is as good as none."""
-        key = _key(request)
-        self._recent[key] = answer
-        if len(self._recent) > _MAX_PAGES:
-            self._recent.popitem(last=False)
-        if self._folder is None:
-            return
+        """Keep an answer for others. A folder that can't be written to is as good as none."""
         entry = {"answer": answer}
         try:
             if ARTIFACT in answer:

@@ -111,7 +111,11 @@ class PageReader:
         from manyhands.tools.services.web.fetching import read_url  # takes long to import
 
         url = str(read_url(address))
-        request = {"page": url, "by": DIRECT if self._access is None else self._access.base_url}
+        request: dict[str, Any] = {"page": url}
+        if self._access is None:  # what may be read is not the same in all runs that share a cache
+            request |= {"by": DIRECT, "allowed": list(self._rules.words), "ignore_robots": self._ignore_robots}
+        else:
+            request["by"] = self._access.base_url
         return await self._cache.answer(
             steps,
             self._charge,
