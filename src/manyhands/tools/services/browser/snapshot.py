@@ -1,7 +1,8 @@
 """The accessibility tree of a page as text, as ``page.aria_snapshot(mode="ai")`` of Playwright gives it: made shorter, and cut in parts.
 
 A line is an element: ``- role "name" [mark] [ref=e5]: text``, with what is in it indented below. It is YAML, so a line with special
-characters is quoted.
+characters is quoted. What is before its ``: `` is Playwright's, but for the name, a JSON string; all the rest is the page's own text,
+which may look like marks.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ ACTIONABLE = frozenset(
 )
 _STRUCTURE = frozenset(("generic", "none", "presentation", "group"))
 """Roles that say nothing about an element without a name."""
-_LINE = re.compile(r"( *)- (.*)")
+_MAX_DEPTH = 100
+"""What is nested deeper is shown at that depth."""
+_LINE = re.compile(r"( *)- (?:'(?P<quoted>(?:[^']|'')*)')?(?P<rest>.*)")
 _BODY = re.compile(
-    r'(?P<role>[/\w]+)(?: (?P<name>"(?:[^"\\]|\\.)*"|/.*/))?(?P<marks>(?: \[[^\]]*\])*)(?::(?: (?P<text>.*))?)?'
+    r'(?P<role>[/\w]+)(?: (?P<name>"(?:[^"\\]|\\.)*"))?(?P<marks>(?: \[[^\]]*\])*)(?::(?: (?P<text>.*))?)?'
 )
 _REF = re.compile(r" \[ref=((?:f\d+)?e\d+)\]")
+_BOX = re.compile(r" \[box=" + ",".join([r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"] * 4) + r"\]")
 _POINTER = " [cursor=pointer]"
 _GIVEN_REF = re.compile(r"[@\[]?(?:ref=)?@?((?:f\d{1,6})?e\d{1,9})\]?")
 
@@ -96,8 +100,8 @@ def compact(snapshot: str) -> str:
         match = _LINE.fullmatch(line)
         if match is None:
             continue
-        depth, node = len(match[1]), _read(match[2])
-        while path[-1][0] >= depth:
+        depth, node = len(match[1]), _read(_body(match))
+        while path[-1][0] >= depth or len(path) > _MAX_DEPTH:
             path.pop()
         path[-1][1].inner.append(node)
         path.append((depth, node))
@@ -105,11 +109,35 @@ def compact(snapshot: str) -> str:
     return "\n".join(_lines(root.inner, 0, names))
 
 
-def _read(line: str) -> _Node:
-    body = line
-    if line[:1] == "'":
-        end = line.rfind("'")
-        body = line[1:end].replace("''", "'") + line[end + 1 :]
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an element is."""
+
+    ref: str
+    name: str
+    """Its role, if it has none."""
+    box: list[float]
+    """Left, top, width and height, in CSS pixels from the window's upper left corner."""
+
+
+def places(snapshot: str) -> Iterator[Place]:
+    """The elements of the page itself, not of its frames, whose roles can be acted on, of a snapshot that was made with ``boxes=True``."""
+    for line in snapshot.split("\n"):
+        outer = _LINE.fullmatch(line)
+        match = None if outer is None else _BODY.fullmatch(_body(outer))
+        if match is None or match["role"] not in ACTIONABLE:
+            continue
+        ref, box = _REF.search(match["marks"]), _BOX.search(match["marks"])
+        if ref is not None and box is not None and ref[1].startswith("e"):
+            yield Place(ref[1], _unquoted(match["name"] or "") or match["role"], list(map(float, box.groups())))
+
+
+def _body(line: re.Match[str]) -> str:
+    """What a line says of its element, without its quotes."""
+    return (line["quoted"] or "").replace("''", "'") + line["rest"]
+
+
+def _read(body: str) -> _Node:
     match = _BODY.fullmatch(body)
     if match is None:
         return _Node(body, "", "", body, False)
