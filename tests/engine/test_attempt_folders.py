@@ -13,7 +13,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Context
-from manyhands.engine.workspaces import KEEP
+from manyhands.engine.workspaces import KEEP, STATES
 from manyhands.runs.execution import execute_run
 from manyhands.runs.making import Opened, create_run
 from tests.support.engine_runs import ProgramWorkload
@@ -53,6 +53,21 @@ async def test_what_is_kept(tmp_path: Path, execution: dict[str, Any], left: set
     await execute_run(Opened(folder, workload))
     if "keep_workspaces" not in execution:
         assert {path.name for path in root.iterdir()} == names if names else not root.exists()
+
+
+async def test_states_go_with_their_items(tmp_path: Path) -> None:
+    async def stateful(context: Context) -> Outcome:
+        (folder / STATES / f"{context.item.number}-{context.attempt}").mkdir(parents=True)
+        if context.item.key == "failing":
+            raise ItemError(Cause.TARGET_ERROR, "asked to")
+        if context.item.key == "wanted":
+            raise ItemError(Cause.PAYMENT, "no credit, so that it stays pending")
+        return Outcome(ItemState.COMPLETED)
+
+    workload, folder = ProgramWorkload(stateful, KEYS, keep_workspaces=True), tmp_path / "run"
+    create_run(folder, "program", workload, version="test", notice=print)
+    await execute_run(Opened(folder, workload))
+    assert {path.name for path in (folder / STATES).iterdir()} == {"2-1"}
 
 
 async def test_folders_within_folders_without_end_are_removed(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from manyhands.engine.journal.store import Store
 from manyhands.processes.strays import remove_tree
 
 WORKSPACES = "workspaces"
+STATES = "states"
+"""The folder in a run's folder with what attempts need after a crash besides steps and workspaces: a folder for each, as ``3-1``. It goes
+when the item has ended, however it ended."""
 KEEP = "keep"
 """A file of this name in an attempt's folder: whoever made it wants the folder to stay when the item has ended."""
 
@@ -50,6 +53,9 @@ class Workspaces:
 
     async def sweep(self) -> None:
         """Remove folders that a crash left behind: those of items that ended well, and of attempts that were given up."""
+        await asyncio.to_thread(
+            _remove_all, [each for each in self._store.folder.glob(f"{STATES}/*") if self._is_over(each)]
+        )
         if self._execution.keep_workspaces or not self._root.is_dir():
             return
         unneeded = [folder for folder in self._root.iterdir() if not self.still_needed(folder)]
@@ -109,11 +115,18 @@ class Workspaces:
         """Whether the folder of an attempt stays, by what is on disk now."""
         if self._execution.keep_workspaces:
             return True
+        state = self._state_of(folder)
+        return state is not None and self._stays(folder, state)
+
+    def _is_over(self, folder: Path) -> bool:
+        state = self._state_of(folder)
+        return state is None or state.final
+
+    def _state_of(self, folder: Path) -> ItemState | None:
+        """The state of the item whose attempt a folder is named after; None if nobody goes on with that attempt."""
         number, _, attempt = folder.name.partition("-")
         row = self._store.reader.item(number) if number.isdecimal() else None
-        if row is None or not attempt.isdecimal():
-            return False
-        return row.attempt == int(attempt) and self._stays(folder, row.state)
+        return row.state if row is not None and attempt == str(row.attempt) else None
 
     def _stays(self, folder: Path, state: ItemState) -> bool:
         if not state.final:
