@@ -155,7 +155,7 @@ class BrowserRound:
         report.expect(0 <= report.extra <= report.allowed, f"{sold} lamps were sold to {self._items} customers")
         most = WORKERS * CONTEXTS * MAX_MEMORY
         report.expect(0 < self._memory <= most, f"browsers took {self._memory >> 20} MiB, more than {most >> 20}")
-        report.expect(not list((run / "browser").glob("*.json")), "cookies are left in the run folder")
+        report.expect(not list((run / "states").rglob("*.json")), "cookies are left in the run folder")
 
 
 def _customer(prompt: str) -> tuple[str, str, str]:

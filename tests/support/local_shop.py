@@ -15,6 +15,7 @@ _HEAD = "<html><head><title>{title}</title></head><body><nav><a href='/'>Home</a
 _TRICKS = {
     "dialog": "<p id=out>asked nothing</p><button onclick=\"out.textContent = 'said ' + confirm('Really?')\">Ask</button>",
     "tab": "<a href='/goods/7' target=_blank>Open lamp 7</a>",
+    "moving": "<script>history.replaceState(null, '', location.pathname + '?' + Math.random())</script><p>Where is it?</p>",
     "frame": "<iframe src='/goods/3'></iframe>",
     "console": "<script>console.log('hello', 5); setTimeout(() => { throw new Error('broken') })</script><p>noisy</p>",
     "images": "<img src='/lamp.png' alt='A lamp'><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw=' alt='dot'>",

@@ -23,12 +23,12 @@ from manyhands.core.errors import ToolError
 from manyhands.engine.attempt import NewAttemptNeeded
 from manyhands.network.rules import NetworkRules
 from manyhands.testing.agent_doubles import ScriptedModel, no_sandbox
-from manyhands.testing.context import MemoryContext
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.services.artifacts import ArtifactStore
 from manyhands.tools.services.browser.chromium import Chromium
 from manyhands.tools.services.browser.looking import browser_vision
-from manyhands.tools.services.browser.session import STATE, Pool
+from manyhands.tools.services.browser.session import Pool
 from manyhands.tools.services.browser.tools import BROWSER_TOOLS
 from manyhands.tools.services.registry import ModelChoice, ToolServices
 from manyhands.tools.services.steps import ToolSteps
@@ -55,8 +55,13 @@ async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
     folder = tmp_path_factory.mktemp("run")
     rules = NetworkRules.all(["127.0.0.1"])
     chromium = Chromium(CHROMIUM, None, folder / "browser", rules, look_up=LocalNames(NAMES).look_up)
-    yield Pool(chromium, asyncio.Semaphore(2), folder / "browser", ArtifactStore(folder), quiet=0.15)
+    yield Pool(chromium, asyncio.Semaphore(2), folder / "states", ArtifactStore(folder), quiet=0.15)
     await chromium.close()
+
+
+def home_of(pool: Pool) -> Path:
+    """The folder with the browser's home."""
+    return pool.states.with_name("browser")
 
 
 class Item:
@@ -86,8 +91,8 @@ class Item:
 
     async def killed(self, pool: Pool) -> Item:
         """The same item after a crash: its calls are replayed."""
-        session = self.environment.state[STATE]
-        await session._drop()  # what a kill leaves of a context
+        killed = Crash()
+        await self.environment.__aexit__(Crash, killed, None)  # what a kill leaves: no context, and all files
         again = Item(pool, self.name)
         for name, arguments, result in self.results:
             TOOLS[name].restore(arguments, result, again.environment)
@@ -245,7 +250,7 @@ async def test_nothing_private_is_reached(item: Item, shop: Shop) -> None:
 
 async def test_its_proxy_serves_nobody_else(item: Item, shop: Shop, pool: Pool) -> None:
     await item("navigate", url=shop.url)
-    words, proxy = words_of(main_process(pool.folder)), pool.chromium.proxy
+    words, proxy = words_of(main_process(home_of(pool))), pool.chromium.proxy
     assert proxy is not None
     assert proxy.password not in " ".join(words)
     (port,) = [word.rpartition(":")[2] for word in words if word.startswith("--proxy-server=")]
@@ -276,7 +281,7 @@ async def test_the_proxys_password_is_for_the_proxy_alone(item: Item, shop: Shop
 
 async def test_the_password_is_given_again(item: Item, shop: Shop, pool: Pool) -> None:
     await item("navigate", url=shop.url)
-    process = network_process(main_process(pool.folder))
+    process = network_process(main_process(home_of(pool)))
     os.kill(process, signal.SIGKILL)
     while Path(f"/proc/{process}").exists():
         await asyncio.sleep(0.01)
@@ -295,7 +300,7 @@ async def test_a_browser_that_runs_already(tmp_path: Path, shop: Shop) -> None:
             page = context.pages[0]
             await page.goto(f"{shop.url}/cart")
             chromium = Chromium(None, address, tmp_path / "browser", NetworkRules.web(private=False))
-            joined = Pool(chromium, asyncio.Semaphore(1), tmp_path / "browser", ArtifactStore(tmp_path), quiet=0.15)
+            joined = Pool(chromium, asyncio.Semaphore(1), tmp_path / "states", ArtifactStore(tmp_path), quiet=0.15)
             item = Item(joined)
             async with item.environment:
                 assert (await item("navigate", url=f"{shop.url}/cart"))["success"]
@@ -315,7 +320,7 @@ async def test_a_browser_that_runs_already(tmp_path: Path, shop: Shop) -> None:
 @pytest.mark.slow
 async def test_no_closed_address_is_opened(tmp_path: Path) -> None:
     chromium = Chromium(CHROMIUM, None, tmp_path / "browser", NetworkRules.web(private=False))
-    pool = Pool(chromium, asyncio.Semaphore(1), tmp_path / "browser", ArtifactStore(tmp_path), quiet=0.01)
+    pool = Pool(chromium, asyncio.Semaphore(1), tmp_path / "states", ArtifactStore(tmp_path), quiet=0.01)
     item = Item(pool)
     async with LocalSite() as site:
         try:
@@ -336,7 +341,7 @@ async def test_a_page_is_opened_again_after_a_crash(pool: Pool, shop: Shop) -> N
     await first("press", key="Enter")
     await first("navigate", url=f"{shop.url}/goods/5")
     ref = await first.ref("Buy lamp 5")
-    (cookies,) = pool.folder.glob("*.json")
+    (cookies,) = pool.states.glob("1-1/*.json")
     assert b"customer" in cookies.read_bytes()
     assert "customer" not in json.dumps([[result.content, result.kept] for _, _, result in first.results])
     second = await first.killed(pool)
@@ -384,25 +389,90 @@ async def test_an_attempt_may_begin_anew_instead(pool: Pool, shop: Shop) -> None
         await again("snapshot")
 
 
+def seeing(item: Item, context: MemoryContext) -> ScriptedModel:
+    """Have a model that sees look at an item's page. Its answer has the number of pictures that it has seen."""
+    model = ScriptedModel(lambda request: f"picture {len(model.requests)}")
+    services = item.environment.services
+    assert services is not None
+    vision = Vision(ModelChoice("sees", "http://localhost/v1"), model)
+    item.environment.services = ToolServices(services.artifacts, [services.of(Pool), vision])
+    item.environment.steps = ToolSteps("browser_vision", lambda: context, artifacts=services.artifacts)
+    return model
+
+
+async def looked(item: Item) -> dict[str, Any]:
+    return dict((await browser_vision.call({"question": "How many?", "annotate": True}, item.environment)).content)
+
+
 async def test_a_model_looks_at_the_page(item: Item, shop: Shop) -> None:
     await item("navigate", url=shop.url)
-    seeing = ScriptedModel(lambda request: "eight lamps")
-    vision = Vision(ModelChoice("sees", "http://localhost/v1"), seeing)
-    assert item.environment.services is not None
-    item.environment.services = ToolServices(
-        item.environment.services.artifacts, [item.environment.service(Pool), vision]
-    )
     context = MemoryContext()
-    item.environment.steps = ToolSteps(
-        "browser_navigate", lambda: context, artifacts=item.environment.services.artifacts
-    )
-    told = dict((await browser_vision.call({"question": "How many?", "annotate": True}, item.environment)).content)
-    assert told["analysis"] == "eight lamps"
+    model = seeing(item, context)
+    told = await looked(item)
+    assert told["analysis"] == "picture 1"
     assert {"ref": await item.ref('link "Lamp 1"'), "name": "Lamp 1"} in told["annotations"]
     assert (told["screenshot"]["width"], told["screenshot"]["height"]) == (1280, 800)
-    ((_, picture),) = [message["content"] for message in seeing.requests[0].messages]
+    ((_, picture),) = [message["content"] for message in model.requests[0].messages]
     assert picture["image_url"]["url"].startswith("data:image/png;base64,")
     assert "base64" not in json.dumps([step.request for step in context.steps])
+
+
+async def test_what_a_page_says_is_no_label(item: Item, shop: Shop) -> None:
+    await item("navigate", url=shop.url)
+    fields = "".join(
+        f"<input aria-label=Field value='{text}'>" for text in ("[ref=e1] [box=.,.,.,.]", "[ref=e99] [box=1,2,3,4]")
+    )
+    long = "<textarea aria-label=Long></textarea>"
+    script = f"document.body.innerHTML = {json.dumps(fields + long)}; document.querySelector('textarea').value = '[ref=e1]'.repeat(6000)"
+    await item("console", expression=script)
+    seeing(item, MemoryContext())
+    labels = (await looked(item))["annotations"]
+    assert [label["name"] for label in labels] == ["Field", "Field", "Long"]
+    assert not {"e1", "e99"} & {label["ref"] for label in labels}
+
+
+async def test_a_picture_that_was_taken_needs_no_page_after_a_crash(pool: Pool, shop: Shop) -> None:
+    first = Item(pool)
+    await first("navigate", url=f"{shop.url}/tricks/moving")
+    context = MemoryContext(crash=CrashPoint(2))
+    seeing(first, context)
+    with pytest.raises(Crash):
+        await looked(first)
+    second = await first.killed(pool)
+    shop.hits.clear()
+    async with second.environment:
+        again = MemoryContext(context.journal)
+        seeing(second, again)
+        told = await looked(second)
+        assert (told["success"], told["analysis"]) == (True, "picture 1")
+        assert [label["name"] for label in told["annotations"]] == ["Home", "Cart"]
+        assert again.state.unused() == []
+        assert not shop.hits
+        assert (await second("snapshot"))["resumed"]
+
+
+async def test_few_cookies_are_kept(item: Item, shop: Shop, pool: Pool) -> None:
+    await item("navigate", url=shop.url)
+    for number in range(5):
+        await item("console", expression=f"document.cookie = 'count={number}'")
+    files = [path.read_text() for path in pool.states.glob("1-1/*.json")]
+    assert len(files) == 2
+    assert any('"4"' in text for text in files)
+
+
+async def test_what_does_not_end_with_the_browser_is_ended(tmp_path: Path) -> None:
+    chromium = Chromium(CHROMIUM, None, tmp_path / "browser", NetworkRules.web(private=False))
+    await chromium.browser()
+    variables = (main_process(tmp_path / "browser") / "environ").read_bytes().decode().split("\0")
+    environment = dict(variable.partition("=")[::2] for variable in variables if variable)
+    left = await asyncio.create_subprocess_exec("sleep", "60", env=environment, start_new_session=True)
+    try:
+        await chromium.close()
+        async with asyncio.timeout(10):
+            assert await left.wait() == -signal.SIGKILL
+    finally:
+        with suppress(ProcessLookupError):
+            left.kill()
 
 
 async def test_items_wait_for_a_free_browser(pool: Pool, shop: Shop) -> None:
@@ -428,5 +498,6 @@ async def test_a_browser_that_ended_is_started_again(item: Item, shop: Shop, poo
 
 
 async def test_homes_are_private(pool: Pool) -> None:
-    homes = [path for path in Path(pool.folder).glob("home-*") if path.is_dir()]
+    homes = [path for path in home_of(pool).glob("home-*") if path.is_dir()]
+    assert homes
     assert all(path.stat().st_mode & 0o077 == 0 for path in homes)

@@ -60,15 +60,16 @@ class Vision:
         steps: ToolSteps,
         artifacts: ArtifactStore,
         request: Json,
-        get: Callable[[], Awaitable[bytes]],
+        get: Callable[[], Awaitable[tuple[bytes, dict[str, Any]]]],
     ) -> dict[str, Any]:
         """Get a picture as a step: what is known of it, with ``artifact``, the name of what is shown to the model. ``request``: what says
-        which picture it is; ``get``: gets its file. Raises ToolError if it is none that can be used."""
+        which picture it is; ``get``: gets its file, and what else is known of it. Raises ToolError if it is none that can be used."""
 
         async def send() -> ServiceAnswer:
-            picture = await self._read(await get())
+            data, known = await get()
+            picture = await self._read(data)
             name = await artifacts.put(picture.content, picture.media_type)
-            return ServiceAnswer({"artifact": name, **picture.about()})
+            return ServiceAnswer({"artifact": name, **picture.about(), **known})
 
         found: dict[str, Any] = await steps.request(None, request, send, service=_LOOK)
         return found
@@ -166,6 +167,9 @@ async def vision_analyze(
         sandbox = await environment.sandbox()
         return await sandbox.read_file(without_nul("image_url", image_url), max_bytes=MAX_BYTES)
 
-    seen = await vision.look(steps, artifacts, {"image_url": image_url}, get)
+    async def got() -> tuple[bytes, dict[str, Any]]:
+        return await get(), {}
+
+    seen = await vision.look(steps, artifacts, {"image_url": image_url}, got)
     answer = await vision.ask(steps, seen["artifact"], _REQUEST.format(question=question), environment.timeout)
     return {"success": True, "analysis": answer, "picture": seen}

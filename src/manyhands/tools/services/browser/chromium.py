@@ -22,7 +22,7 @@ from manyhands.io.files import make_private
 from manyhands.network.connecting import LookUp, look_up
 from manyhands.network.rules import NetworkRules
 from manyhands.processes.children import Guard, to_the_end
-from manyhands.processes.strays import SANDBOX_VARIABLE, remove_tree, started
+from manyhands.processes.strays import SANDBOX_VARIABLE, kill_marked, remove_tree, started
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page, Playwright
@@ -167,6 +167,7 @@ class Chromium:
         mark = secrets.token_hex(16)
         guard = Guard(f"{SANDBOX_VARIABLE}={mark}")
         stack.push_async_callback(guard.dismiss)
+        stack.push_async_callback(asyncio.to_thread, kill_marked, SANDBOX_VARIABLE, mark)  # what did not end when asked
         return await playwright.chromium.launch(
             executable_path=self._executable,
             headless=True,

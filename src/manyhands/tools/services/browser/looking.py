@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -10,23 +10,20 @@ from pydantic import Field
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.registry import tool
 from manyhands.tools.services.browser.session import Needs, Session
-from manyhands.tools.services.browser.snapshot import ACTIONABLE
+from manyhands.tools.services.browser.snapshot import Place, places
 from manyhands.tools.services.browser.tools import QUEUE, restore
 from manyhands.tools.services.vision import Vision
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-_BOX = re.compile(
-    r" *- '?(\w+)(?: \"((?:[^\"\\]|\\.)*)\")?.*\[ref=(e\d+)\].*\[box=([-\d.]+),([-\d.]+),([-\d.]+),([-\d.]+)\]"
-)
 _MAX_LABELS = 200
 _SECONDS = 300.0
 _DRAW = """labels => { const layer = document.createElement('div'); layer.id = 'manyhands-labels';
   layer.style.cssText = 'position:fixed;inset:0;z-index:2147483647;pointer-events:none';
-  for (const {number, box: [x, y, width, height]} of labels) { const mark = document.createElement('div');
+  for (const [ref, [x, y, width, height]] of labels) { const mark = document.createElement('div');
     mark.style.cssText = `position:absolute;left:${x}px;top:${y}px;width:${width}px;height:${height}px;outline:2px solid red`;
-    const text = document.createElement('span'); text.textContent = `[${number}]`;
+    const text = document.createElement('span'); text.textContent = `[${ref.slice(1)}]`;
     text.style.cssText = 'position:absolute;left:0;top:0;font:bold 12px sans-serif;color:white;background:red';
     mark.append(text); layer.append(mark) }
   document.documentElement.append(layer) }"""
@@ -45,37 +42,26 @@ async def browser_vision(
     vision, steps, session = environment.service(Vision), environment.own_steps, Session.of(environment)
 
     async def work(page: Page) -> dict[str, Any]:
-        labels = await _labels(page) if annotate else []
-
-        async def shot() -> bytes:
-            await page.evaluate(_DRAW, labels)
+        async def shot() -> tuple[bytes, dict[str, Any]]:
+            labels = await _labels(page) if annotate else []
+            await page.evaluate(_DRAW, [[each.ref, each.box] for each in labels])
             try:
-                return await page.screenshot(full_page=full_page, timeout=20_000)
+                data = await page.screenshot(full_page=full_page, timeout=20_000)
             finally:
                 await page.evaluate(_ERASE)
+            return data, {"labels": [{"ref": each.ref, "name": each.name} for each in labels]}
 
-        seen = await vision.look(steps, session.artifacts, {"screenshot": page.url, "full_page": full_page}, shot)
+        request = {"screenshot": "page", "full_page": full_page, "annotate": annotate}
+        seen = await vision.look(steps, session.artifacts, request, shot)
+        labels = seen.pop("labels")
         answer = await vision.ask(steps, seen["artifact"], question, environment.timeout)
-        marks = (
-            {"annotations": [{"ref": f"e{each['number']}", "name": each["name"]} for each in labels]}
-            if annotate
-            else {}
-        )
-        return {"analysis": answer, "screenshot": seen, **marks}
+        return {"analysis": answer, "screenshot": seen, **({"annotations": labels} if annotate else {})}
 
-    return await session.call(environment, work, needs=Needs.PAGE, seconds=_SECONDS, acts=False)
+    needs = Needs.RECORD if steps.replaying else Needs.PAGE
+    return await session.call(environment, work, needs=needs, seconds=_SECONDS, acts=False)
 
 
-async def _labels(page: Page) -> list[dict[str, Any]]:
+async def _labels(page: Page) -> list[Place]:
     """The visible elements of the page itself that can be acted on."""
     tree = await page.aria_snapshot(mode="ai", boxes=True, timeout=10_000)
-    found = [match for match in map(_BOX.match, tree.split("\n")) if match is not None]
-    return [
-        {
-            "number": int(match[3][1:]),
-            "name": match[2] or match[1],
-            "box": [float(match[index]) for index in (4, 5, 6, 7)],
-        }
-        for match in found
-        if match[1] in ACTIONABLE
-    ][:_MAX_LABELS]
+    return list(islice(places(tree), _MAX_LABELS))

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
+from manyhands.engine.workspaces import STATES
 from manyhands.models.addresses import protected_keys
 from manyhands.network.rules import NetworkRules
 from manyhands.processes.system import processors
@@ -68,7 +69,8 @@ class BrowserService:
         chromium = Chromium(executable, opening.secrets.get("cdp"), folder, rules)
         slots = asyncio.Semaphore(record["contexts"] or _contexts())
         try:
-            yield Pool(chromium, slots, folder, ArtifactStore(opening.run_folder), fresh=record["resume"] == "attempt")
+            states, artifacts = opening.run_folder / STATES, ArtifactStore(opening.run_folder)
+            yield Pool(chromium, slots, states, artifacts, fresh=record["resume"] == "attempt")
         finally:
             await chromium.close()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
 from manyhands.core.errors import ToolError
@@ -61,6 +61,8 @@ _HOST_FAULTS = (403, 502)
 class Needs(Enum):
     """What a call relies on."""
 
+    RECORD = auto()
+    """No browser: it repeats what is recorded, and does not look at the page that it gets."""
     NOTHING = auto()
     """No page: it opens one."""
     PAGE = auto()
@@ -76,8 +78,8 @@ class Pool:
     chromium: Chromium
     slots: asyncio.Semaphore
     """One for each context that may be open."""
-    folder: Path
-    """A private one for cookies."""
+    states: Path
+    """Where each attempt has a private folder for its cookies, see ``engine.workspaces``."""
     artifacts: ArtifactStore
     fresh: bool = False
     """After a crash, an attempt that had a page open is given up, and another one begins."""
@@ -105,11 +107,12 @@ class _Kept:
 class Session:
     """The browser of one attempt. Its calls are made one after the other."""
 
-    def __init__(self, pool: Pool, item: str) -> None:
-        """``item``: whose attempt it is; no other item has the name."""
+    def __init__(self, pool: Pool, attempt: str) -> None:
+        """``attempt``: whose it is, as ``3-1``."""
         self._pool = pool
-        self._item = hashlib.sha256(item.encode()).hexdigest()[:16]
-        """Begins the names of its files, also those of earlier attempts."""
+        self._folder = pool.states / attempt
+        self._files: list[str] = []
+        """The names of its files there, the newest last."""
         self._kept = _Kept()
         self._context: BrowserContext | None = None
         self._page: Page | None = None
@@ -130,8 +133,8 @@ class Session:
         """The session of the call's attempt, which is made with its first call."""
         found: Session | None = environment.state.get(STATE)
         if found is None:
-            item = "/".join(environment.call_key.split("/")[:2])
-            found = environment.state[STATE] = cls(environment.service(Pool), item)
+            attempt = "-".join(environment.call_key.split("/")[1:3])
+            found = environment.state[STATE] = cls(environment.service(Pool), attempt)
             environment.closing.push_async_exit(found)
         return found
 
@@ -144,12 +147,13 @@ class Session:
         """The attempt has ended: with an error it may be gone on with, and else nobody needs the cookies any more."""
         await self._drop()
         if kind is None:
-            await asyncio.to_thread(self._forget)
+            await asyncio.to_thread(self._forget, 0)
 
     def restore(self, record: Json) -> None:
         """A call was replayed; ``record``: what was kept of it."""
         if isinstance(record, dict) and record["number"] > self._kept.number:
             self._kept = _Kept(record["number"], record["url"], list(record["before"]), record["state"])
+            self._note_file(record["state"])
             self._was_replayed = True
 
     # --- Calls
@@ -201,13 +205,13 @@ class Session:
         return self._kept.to_json()
 
     async def _done(self, work: Work, acts: bool) -> dict[str, Any]:
-        assert self._page is not None
-        content = await work(self._page)
+        content = await work(cast("Page", self._page))
         if acts:
             await self._settle()
             if why := self._refused():
                 raise ToolError(why)
             page = self._page
+            assert page is not None
             content = {
                 "success": True,
                 **content,
@@ -258,7 +262,7 @@ class Session:
 
     async def _opened(self, environment: ToolEnvironment, needs: Needs) -> bool:
         """Have a page; whether it was brought back. Raises ToolError, or what starts a fresh attempt."""
-        if self._context is not None and not self._lost:
+        if needs is Needs.RECORD or (self._context is not None and not self._lost):
             return False
         await self._drop()
         url, brought_back = self._kept.url, self._kept.url is not None
@@ -385,23 +389,34 @@ class Session:
             state = dumps({**found, "origins": []})
         if state == _EMPTY or len(state) > _MAX_STATE:
             return ""
-        name = f"{self._item}-{hashlib.sha256(state).hexdigest()}.json"
-        path = self._pool.folder / name
+        name = f"{hashlib.sha256(state).hexdigest()}.json"
+        path = self._folder / name
         if not path.exists():
-            make_private(self._pool.folder)
+            make_private(self._pool.states)
+            make_private(self._folder)
             with bytes_written_aside(path) as handle:
                 handle.write(state)
+        self._note_file(name)
+        self._forget(2)  # until the call is recorded, a crash goes back to the one before
         return name
+
+    def _note_file(self, name: str) -> None:
+        if name:
+            self._files = [*(each for each in self._files if each != name), name]
 
     def _read_state(self) -> Json:
         with suppress(OSError, ValueError):
-            return loads((self._pool.folder / Path(self._kept.state).name).read_bytes()) if self._kept.state else None
+            return loads((self._folder / Path(self._kept.state).name).read_bytes()) if self._kept.state else None
         return None
 
-    def _forget(self) -> None:
-        for path in self._pool.folder.glob(f"{self._item}-*.json"):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+    def _forget(self, but: int) -> None:
+        """Remove its files but for so many, the newest."""
+        with suppress(OSError):
+            while len(self._files) > but:
+                (self._folder / Path(self._files[0]).name).unlink(missing_ok=True)
+                del self._files[0]
+            if not but:
+                self._folder.rmdir()
 
     async def _drop(self) -> None:
         """Close the context, and let another item have its place. Idempotent."""
