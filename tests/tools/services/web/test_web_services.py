@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -11,22 +12,26 @@ from typing import Any
 import pytest
 
 from manyhands.agents.toolbox import Toolbox
+from manyhands.core.clock import SystemClock
 from manyhands.core.errors import UserError
 from manyhands.core.messages import Message
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import RecordedStep
 from manyhands.models.pricing import Price, PriceTable
 from manyhands.models.protocol import ChatRequest
-from manyhands.testing.agent_doubles import ScriptedModel, assistant, hold, tool_call
+from manyhands.testing.agent_doubles import ScriptedModel, assistant, hold, no_sandbox, tool_call
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
+from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.services.registry import (
+    ModelChoice,
     ToolServices,
     choose_services,
     lacking,
     opened_services,
     service_secrets,
 )
-from manyhands.tools.services.web.extract import web_extract
+from manyhands.tools.services.steps import ToolSteps
+from manyhands.tools.services.web.extract import PageReader, Summarizer, web_extract
 from manyhands.tools.services.web.search import web_search
 from manyhands.workloads.trajectories.spec import BatchSpec
 from tests.support.web_fakes import KEYS, FakeServices, LocalSite, page
@@ -164,6 +169,31 @@ async def test_a_summary_is_labelled(fakes: FakeServices, conversation: Conversa
     assert result["results"][0]["content"].startswith("00000\n000001")
     result, _ = await conversation.call(services, "web_extract", urls=[MILL])
     assert "summary_by" not in result["results"][0]
+
+
+@pytest.mark.parametrize("seconds", [1.2, 2.4])
+async def test_a_summary_gets_the_time_that_is_left(
+    seconds: float, fakes: FakeServices, conversation: Conversation
+) -> None:
+    async def answer(request: ChatRequest) -> Message:
+        await asyncio.sleep(0 if seconds > 2 else 60)
+        return assistant("It counts.")
+
+    model, fakes.pause = ScriptedModel(answer), 0.1
+    services = await conversation.services(fakes.environ("exa"))
+    services.of(PageReader).summarizer = Summarizer(ModelChoice("m", "http://localhost/v1"), model)
+    steps = ToolSteps("web_extract", MemoryContext)
+    environment = ToolEnvironment(no_sandbox, SystemClock(), seconds, services=services, steps=steps)
+    result = await web_extract.call({"urls": [LONG]}, environment)
+    assert isinstance(result.content, dict)
+    (part,) = result.content["results"]
+    if seconds > 2:
+        assert part["content"] == "It counts."
+        assert model.requests[0].settings.call_timeout <= seconds * 0.75 - 0.1
+    else:
+        assert part["error"] is None
+        assert "000123" in part["content"]
+        assert part["note"] == "The page is not summarized: m gave no answer in time"
 
 
 async def test_a_shared_cache_costs_nothing(fakes: FakeServices, conversation: Conversation, tmp_path: Path) -> None:

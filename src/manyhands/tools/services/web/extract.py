@@ -49,7 +49,7 @@ _SUMMARY_TEMPERATURE = 0.1
 _FRAME = 600
 """Characters of a result for what is said about one page besides its text."""
 _LAST_SECONDS = 5.0
-"""Of a call's time that are left when a page is given up, so that the other pages are not lost with it."""
+"""Of a call's time that are left when a page is given up, so that the other pages are not lost with it; a quarter, if that is less."""
 _OPTION = "web_extract"
 _TURNS = "web-turns.json"
 """In a run's folder: when each host may be asked again."""
@@ -253,38 +253,28 @@ async def _page(
     reader: PageReader, steps: ToolSteps, url: str, offset: int, portion: int, environment: ToolEnvironment
 ) -> dict[str, Any]:
     """What the model gets of one page."""
-    artifacts = environment.artifacts
-    seconds = max(1.0, environment.timeout - _LAST_SECONDS)
+    spare = min(_LAST_SECONDS, environment.timeout / 4)
+    seconds = environment.timeout - spare
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            page, cached = await reader.read(steps, url, artifacts, environment.clock, again=offset > 0)
-            text = (await artifacts.get(page[ARTIFACT])).decode()
-            about = {
-                "url": url,
-                "final_url": page["final_url"],
-                "title": page["title"],
-                "content_type": page["content_type"],
-                **({"cached": True} if cached else {}),
-            }
-            if offset == 0 and len(text) > SUMMARIZED_FROM and reader.summarizer is not None:
-                return {
-                    **about,
-                    **await _summarized(reader.summarizer, steps, text, portion, environment),
-                    "error": None,
-                }
-            return {**about, **_portion(text, offset, portion, page["cut"]), "error": None}
+            page, cached = await reader.read(steps, url, environment.artifacts, environment.clock, again=offset > 0)
+            text = (await environment.artifacts.get(page[ARTIFACT])).decode()
+        about = {"url": url, **{name: page[name] for name in ("final_url", "title", "content_type")}}
+        about |= {"cached": True} if cached else {}
+        if offset == 0 and len(text) > SUMMARIZED_FROM and reader.summarizer is not None:
+            left = (limit.when() or 0.0) - asyncio.get_running_loop().time()
+            content = await _summarized(reader.summarizer, steps, text, portion, left, spare / 2)
+        else:
+            content = _portion(text, offset, portion, page["cut"])
+        return {**about, **content, "error": None}
     except ToolError as error:
-        return {"url": url, "title": "", "content": "", "error": str(error)}
+        said = str(error)
     except TimeoutError:
         if not limit.expired():
             raise
-        return {
-            "url": url,
-            "title": "",
-            "content": "",
-            "error": f"not read within {seconds:g} s; try it later, or another page",
-        }
+        said = f"not read within {seconds:g} s; try it later, or another page"
+    return {"url": url, "title": "", "content": "", "error": said}
 
 
 def _portion(text: str, offset: int, size: int, cut: bool) -> dict[str, Any]:
@@ -304,18 +294,21 @@ def _portion(text: str, offset: int, size: int, cut: bool) -> dict[str, Any]:
 
 
 async def _summarized(
-    summarizer: Summarizer, steps: ToolSteps, text: str, portion: int, environment: ToolEnvironment
+    summarizer: Summarizer, steps: ToolSteps, text: str, portion: int, seconds: float, spare: float
 ) -> dict[str, Any]:
-    """A summary, labelled as such, in place of a long text; its beginning if there is none."""
+    """A summary, labelled as such, in place of a long text; its beginning if there is none within ``seconds``, and ``spare`` ones for an
+    answer at the last moment to be recorded."""
     messages: list[Message] = [
         {"role": "system", "content": _SUMMARIZE},
         {"role": "user", "content": text[:_MAX_SUMMARIZED]},
     ]
     chat = summarizer.choice.chat(temperature=_SUMMARY_TEMPERATURE, max_tokens=_SUMMARY_TOKENS)
     try:
-        answer = await steps.ask(summarizer.model, within(chat, environment.timeout), messages)
-    except ToolError as error:
-        return {**_portion(text, 0, portion, False), "note": f"The page is not summarized: {error}"}
+        async with asyncio.timeout(seconds + spare):
+            answer = await steps.ask(summarizer.model, within(chat, seconds), messages)
+    except (ToolError, TimeoutError) as error:
+        why = str(error) or f"{summarizer.choice.model} gave no answer in time"
+        return {**_portion(text, 0, portion, False), "note": f"The page is not summarized: {why}"}
     label = {"summary_by": summarizer.choice.model, "length": len(text)}
     read = "" if len(text) <= _MAX_SUMMARIZED else f" of its first {_MAX_SUMMARIZED:,} characters"
     note = f"This is a model's summary{read}, not the page itself; offset=1 reads that."
