@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ from manyhands.tools.services.images import SERVICE, image_generate
 from manyhands.tools.services.registry import ServiceOpening, ToolServices, choose_services
 from manyhands.tools.services.steps import ToolSteps
 from manyhands.workloads.trajectories.spec import BatchSpec
-from tests.support.picture_files import picture
+from tests.support.picture_files import huge, picture
 from tests.support.picture_services import PictureService
 
 PRICES = PriceTable({"m": Price(0, 0, request=0.04)})
@@ -192,3 +194,36 @@ def test_the_service_is_chosen_from_the_settings(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("m: {request: 0.04}\n")
     priced = options(image_provider="fal", image_model="m", max_cost="1", prices=str(tmp_path / "p.yaml"))
     assert choose_services(priced, {})["images"]["model"] == "m"
+
+
+def _packed() -> bytes:
+    """200 MB of zeros in 200 kB."""
+    packer = zlib.compressobj(1, wbits=31)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(200)) + packer.flush()
+
+
+_HOSTILE: dict[str, tuple[Reply, str]] = {
+    "a flood": (ScriptedResponse(_packed(), headers={"Content-Encoding": "gzip"}), "larger than 67,108,864 bytes"),
+    "a redirect": (
+        ScriptedResponse(status=302, headers={"Location": "http://169.254.169.254/"}),
+        "refuses the request",
+    ),
+    "an address of this machine": ({"data": [{"url": "http://127.0.0.2:1/a.png"}]}, "loopback"),
+    "a file": ({"data": [{"url": "file:///etc/passwd"}]}, "can't be read"),
+    "many pixels": (
+        {"data": [{"b64_json": base64.b64encode(huge(10_000, 5_001)).decode()}]},
+        "50,005,001|10,000 × 5,001",
+    ),
+    "a drawing": ({"data": [{"b64_json": base64.b64encode(b"<svg/>").decode()}]}, "SVG is not taken"),
+    "no base64": ({"data": [{"b64_json": "%%%"}]}, "no picture|empty"),
+}
+
+
+@pytest.mark.parametrize("kind", _HOSTILE)
+async def test_what_a_hostile_service_answers_is_refused(open_bench: OpenBench, tmp_path: Path, kind: str) -> None:
+    reply, said = _HOSTILE[kind]
+    async with ScriptedServer([reply]) as server, desk(open_bench, tmp_path, "openai", server.base_url) as own:
+        with pytest.raises(ToolError, match=said):
+            await own.make()
+        assert len(server.requests) == 1
+    assert not (tmp_path / "artifacts").exists()
