@@ -84,6 +84,7 @@ def test_what_an_earlier_version_left_does_not_end_a_resume(tmp_path: Path) -> N
         place = folder.run()
         connection = sqlite3.connect(place / "run.db", isolation_level=None)
         connection.execute("UPDATE usage SET cost = 9e999")
+        connection.execute("INSERT INTO accounts VALUES ('web_search', 1, 2, 3, 0, 0, 0, 9e999, 0, 0)")
         connection.close()
         (place / "run.lock").unlink()  # its checksum is that of the journal before
         (place / "summary.json").write_text('{"usage": {"cost": Infinity}')
