@@ -20,6 +20,7 @@ _TRICKS = {
     "console": "<script>console.log('hello', 5); setTimeout(() => { throw new Error('broken') })</script><p>noisy</p>",
     "images": "<img src='/lamp.png' alt='A lamp'><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw=' alt='dot'>",
     "file": "<a href='/price-list.txt'>Price list</a>",
+    "stuck": "<button onclick='for (;;) { alert(1) }'>Stick</button>",
     "covered": "<button>Below</button><div style='position:fixed;inset:0;background:white'>Cover</div>",
     "long": "".join(f"<p>Line {number} of a page that is long</p>" for number in range(600)),
     "form": "<label>Colour <select><option>red<option>blue</select></label><label>Name <input name=name></label>"

@@ -189,6 +189,15 @@ async def test_a_script_without_end_is_stopped(item: Item, shop: Shop) -> None:
     assert (await item("console", expression="2 + 2"))["result"] == 4
 
 
+@pytest.mark.slow
+async def test_a_page_that_is_stuck_is_given_up(item: Item, shop: Shop) -> None:
+    await item("navigate", url=f"{shop.url}/tricks/stuck")
+    assert "imeout" in (await item("click", ref=await item.ref("Stick")))["error"]
+    told = await item("snapshot")
+    assert told["resumed"]
+    assert "Stick" in told["snapshot"]
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -223,11 +223,15 @@ class Session:
 
     async def _failure(self, error: Exception) -> str:
         """What went wrong, in a sentence."""
+        from playwright.async_api import TimeoutError as PageTimeout  # an extra
+
         if self._lost:
             await self._drop()
             return "the browser ended; with the next call the page is loaded again"
         if why := self._refused():
             return why
+        if isinstance(error, PageTimeout):
+            await self._drop_if_stuck()
         lines = str(error).splitlines() or [type(error).__name__]
         if "ERR_INVALID_AUTH_CREDENTIALS" in lines[0]:
             # What a context gets, too, when Chromium's process for the network ended, which had the proxy's password.
