@@ -55,6 +55,19 @@ def test_rows_of_swe_bench_become_predictions(tmp_path: Path) -> None:
     assert "whose patch is not to be relied on (exit code 1)" in exported.out + exported.err
 
 
+def test_the_id_of_rows_whose_id_field_nobody_named_and_empty_patches(tmp_path: Path) -> None:
+    folder = BatchFolder(tmp_path, [row(1), {**row(2), "instance_id": None}])
+    with ServerThread([REASONED] * 2) as server:
+        made = ("--model=m", f"--base_url={server.base_url}", "--api_key=k", "--prompt_field=problem_statement")
+        ran = folder.batch(*made, "--collect=true", "--sandbox=bubblewrap")
+    assert ran.code == 0, ran.err
+    exported = run_command(tmp_path, "export", "data/r", "--to=swebench", "-o", "preds.json")
+    assert exported.code == 0, exported.err
+    assert list(json.loads((tmp_path / "preds.json").read_text())) == ["org__repo-1"]
+    assert "1 without an id (rows have none by --id_field, and no field instance_id)" in exported.out
+    assert "Empty patches: 1" in exported.out
+
+
 def test_rows_without_their_id_are_skipped(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path, [row(1), {"problem_statement": "x"}])
     with ServerThread([REASONED]) as server:

@@ -197,7 +197,9 @@ def details(progress: Progress, failed: str = ItemState.FAILED, graded: int = 0)
     if usage.cost:
         parts.append(f"${usage.cost:.4f}")
     if usage.simulated_calls:
-        parts.append("simulated model")
+        parts.append(
+            "simulated model" if usage.simulated_calls == usage.calls else f"{usage.simulated_calls:,} calls simulated"
+        )
     if progress.images and (progress.images["pulling"] or progress.images["failed"]):
         parts.append(image_text(progress.images))
     return ", ".join(parts)

@@ -129,7 +129,7 @@ def _lines(report: Report) -> list[str]:
     if report.redacted:
         lines.append(f"Secrets were replaced in {counted(report.redacted, 'conversation')}")
     if report.simulated:
-        lines.append(f"Answered by the simulated model: {counted(report.simulated, 'conversation')}")
+        lines.append(f"With answers of the simulated model: {counted(report.simulated, 'conversation')}")
     if report.tools_changed:
         lines.append(
             f"The tools of {counted(report.tools_changed, 'conversation')} are as this version has them, not as they were sent"

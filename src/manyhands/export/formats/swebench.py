@@ -1,12 +1,13 @@
 """The predictions that SWE-bench's harness grades: one JSON object with a patch for each instance.
 
-The patch is what ``--collect`` printed at the end of the conversation, a ``git diff`` as a rule; the instance is the row's id.
+The patch is what ``--collect`` printed at the end of the conversation, a ``git diff`` as a rule. The instance is the row's id, else its
+field of that name.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from manyhands.core.jsonio import Json, dumps
@@ -16,7 +17,8 @@ from manyhands.export.format import Format, Losses, Unfit
 from manyhands.export.settings import ExportSettings
 
 NO_PATCH = "without a patch (nothing was collected)"
-NO_INSTANCE = "without an id"
+INSTANCE = "instance_id"
+NO_INSTANCE = f"without an id (rows have none by --id_field, and no field {INSTANCE})"
 FURTHER = "further samples of an instance (--best_of keeps the best)"
 
 
@@ -30,6 +32,7 @@ class SweBench(Format):
     def __init__(self, settings: ExportSettings, losses: Losses) -> None:
         super().__init__(settings, losses)
         self._seen: set[str] = set()
+        self._empty = 0
 
     def rows(self, conversation: Conversation) -> Iterator[Mapping[str, Json]]:
         collected = conversation.collected
@@ -37,17 +40,20 @@ class SweBench(Format):
             raise Unfit(NO_PATCH)
         if collected.get("problem"):
             raise Unfit(f"whose patch is not to be relied on ({collected['problem']})")
-        if not conversation.key.startswith("id:"):
+        instance = conversation.label if conversation.key.startswith("id:") else conversation.source.get(INSTANCE)
+        if not isinstance(instance, str) or not instance:
             raise Unfit(NO_INSTANCE)
-        instance = conversation.label
         if instance in self._seen:
             raise Unfit(FURTHER)
         self._seen.add(instance)
-        yield {
-            "model_name_or_path": conversation.model or "",
-            "instance_id": instance,
-            "model_patch": str(collected.get("output") or ""),
-        }
+        patch = str(collected.get("output") or "")
+        self._empty += not patch.strip()
+        yield {"model_name_or_path": conversation.model or "", INSTANCE: instance, "model_patch": patch}
+
+    def notes(self, rows: Mapping[str, int]) -> Sequence[str]:
+        if not self._empty:
+            return ()
+        return [f"Empty patches: {self._empty:,} (of new files, git diff tells only after git add)"]
 
     def sink(self, path: Path) -> Sink:
         # The harness reads a file of that name line by line.
