@@ -174,6 +174,10 @@ def test_the_images_column_the_template_and_the_default(work: Work, registry: Bo
         ran = work.folder.batch(f"--base_url={work.server.base_url}", f"--run_name=boxed-{boxed}", *words)
         assert ran.code == 0, ran
         first, second = (line["conversations"][-1]["value"] for line in work.folder.lines(name=f"boxed-{boxed}"))
+        given = [json.loads(line["metadata"]["given"]) for line in work.folder.lines(name=f"boxed-{boxed}")]
+        pins = {"named:1": pin_of("named:1"), "base:1": pin_of("base:1")}
+        named = [{"sandbox_image": name, "sandbox_image_pin": pin} for name, pin in pins.items()]
+        assert given == (named if boxed else [{}, {}])
         assert (pin_of("named:1") in first) is boxed
         assert (pin_of("base:1") in second) is boxed
 

@@ -296,9 +296,10 @@ def as_word(value: Json) -> str:
     return value if isinstance(value, str) else "" if value is None else line(value)
 
 
-def world_note(options: WorldSettings, *, files: bool = False) -> str | None:
-    """A paragraph for a model on where it may read and write; None if there is nothing to say. ``files``: its item brings some."""
-    if options.cwd is not None:
+def world_note(options: WorldSettings, *, cwd: str | None = None, files: bool = False) -> str | None:
+    """A paragraph for a model on where it may read and write; None if there is nothing to say. ``cwd``: the item's own; ``files``: its
+    item brings some."""
+    if cwd is not None or options.cwd is not None:
         return None
     if options.project is None:
         filled = files or options.workspace is not None

@@ -290,7 +290,7 @@ class TrajectoryWorkload(Workload):
         options = self._options
         system: Sequence[str] | None = None if payload.system is None else (payload.system,)
         if system is None and toolbox.changes_world:
-            note = world_note(options, files=bool(payload.world.get("files")))
+            note = world_note(options, cwd=payload.cwd, files=bool(payload.world.get("files")))
             system = None if note is None else (BASE_PROMPT, TOOLS_PROMPT, note)
         return AgentTask(
             payload.prompt,
@@ -483,6 +483,9 @@ class TrajectoryWorkload(Workload):
         contents = [message.get("content") for message in payload.messages] or [payload.prompt]
         if images := [place for content in contents for place in picture_places(content)]:
             given["images"] = images
+        pinned = self._prepared.pins.images.get(payload.image or self._options.image or "")
+        if pinned is not None and not self._options.ignore_images:
+            given |= {"sandbox_image": pinned.reference, "sandbox_image_pin": pinned.pin}
         return given
 
     def _other_stats(self, record: Mapping[str, Any]) -> ToolStats:

@@ -131,7 +131,8 @@ METADATA = Object(
             "given",
             "JSON text",
             "what the row gave besides the text of its prompt: `system`; `turns`, how many turns behind the system turn are the row's; and "
-            "`images`, its [pictures](../pictures.md#in-prompts) in order, as paths in the run's folder and addresses",
+            "`images`, its [pictures](../pictures.md#in-prompts) in order, as paths in the run's folder and addresses; and of a sandbox "
+            "with an image `sandbox_image` and `sandbox_image_pin`, what that name meant",
         ),
         Field(
             "collected",
