@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
+from manyhands.testing.scripted_server import chat_response
 from tests.support.batches import Ran, ServerThread, read_lines, run_command
 from tests.support.made_tasks import make_task
 
@@ -51,8 +54,6 @@ def test_an_agent_gets_the_score_of_the_verifier(tasks: Tasks) -> None:
     writes = {"name": "terminal", "arguments": json.dumps({"command": "echo hello > hello.txt"})}
 
     def reply(request: Any) -> Any:
-        from manyhands.testing.scripted_server import chat_response
-
         messages = request.body["messages"]
         asked = next(each["content"] for each in messages if each["role"] == "user")
         if messages[-1]["role"] == "user" and "world" in asked:
@@ -123,6 +124,53 @@ def test_an_error_of_the_verifier_is_a_failure_without_a_score(tasks: Tasks) -> 
     again = tasks.batch(PROGRAM, "--resume", "--reward=a")
     assert again.code == 1, again.err
     assert sorted(line["metadata"]["item"] for line in tasks.lines()) == ["id:several#0", "id:wild#0"]
+
+
+# Its first two runs give no reward: those of the first session, which tries it twice. What it says of the agent's work must not change
+# from run to run, so it remembers those runs outside of the world. MODE: whether the verifier has an environment of its own.
+FLAKY = """#!/bin/bash
+cat done.txt
+[ -e done.txt ] && [ ! -e tried ] || { echo 0 > /logs/verifier/reward.txt; exit; }
+touch tried
+(sleep 30 >/dev/null 2>&1 &)
+[ -e /project/mended ] && echo 1 > /logs/verifier/reward.txt
+exit 0
+"""
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_verifier_that_gave_no_reward_runs_again_on_a_resume_and_the_model_is_not_asked_again(
+    tasks: Tasks, separate: bool
+) -> None:
+    apart = 'artifacts = ["done.txt"]\n[verifier]\nenvironment_mode = "separate"\n' if separate else ""
+    tasks.add("flaky", test=FLAKY, toml=apart)
+    tasks.add("sound", test="#!/bin/bash\necho run >> runs; wc -l < runs > /logs/verifier/reward.txt\n")
+    mended = tasks.path / "project/mended"
+    mended.parent.mkdir()
+
+    def reply(request: Any) -> Any:
+        if request.body["messages"][-1]["role"] == "tool":
+            return chat_response("Done.", reasoning="I think so.")
+        call = {"name": "terminal", "arguments": json.dumps({"command": "cd ~; echo work >> $PWD/done.txt"})}
+        return chat_response(None, tool_calls=[{"id": "c", "type": "function", "function": call}], reasoning="I work.")
+
+    with ServerThread(reply) as server:
+        ran = tasks.batch("--model=m", f"--base_url={server.base_url}", "--api_key=k", "--project=project", "--cwd=.")
+        assert (ran.code, len(server.requests)) == (1, 4), ran.err
+        (failure,) = tasks.lines("failures.jsonl")
+        assert failure["cause"] == "grader_error"
+        assert "neither reward.json nor reward.txt" in failure["message"]
+        mended.touch()
+        again = run_command(tasks.path, "resume", "data/r", "--api_key=k")
+        assert (again.code, len(server.requests)) == (0, 4), again.out + again.err
+    assert {line["metadata"]["item"]: line["metadata"]["score"] for line in tasks.lines()} == {
+        "id:flaky#0": 1.0,
+        "id:sound#0": 1.0,
+    }
+    assert [line["metadata"]["attempt"] for line in tasks.lines()] == [1, 1]
+    with closing(JournalReader(tasks.path / "data/r")) as reader:
+        steps = [step for number in (1, 2) for step in reader.steps(number, 1)]
+    assert [step.output["rewards"] for step in steps if step.scope == "task-verify"] == [{"reward": 1.0}] * 2
 
 
 def test_tasks_that_are_not_taken_refuse_the_run_or_are_skipped_by_choice(tasks: Tasks) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from tests.support.batches import Ran, read_lines, run_command
 from tests.support.made_tasks import make_task
@@ -86,6 +88,20 @@ def test_an_error_of_the_verifier_has_no_score(evaluation: Evaluation) -> None:
     (result,) = evaluation.results()
     assert result["score"] is None
     assert "neither reward.json nor reward.txt" in json.dumps(result)
+
+
+def test_the_verifier_runs_again_when_errors_are_retried(evaluation: Evaluation) -> None:
+    test = "[ -e made ] && [ -e /project/mended ] && echo 1 > /logs/verifier/reward.txt"
+    evaluation.add("flaky", test=f"#!/bin/bash\n{test}\n")
+    (evaluation.path / "project").mkdir()
+    own = "  - {name: own, provider: agent, model: simulated, project: ../project, cwd: /workspace, agent_command: touch made}\n"
+    (evaluation.path / "tasks/targets.yaml").write_text(TARGETS + own)
+    assert evaluation.run("--target=own").code == 3
+    (evaluation.path / "project/mended").touch()
+    assert evaluation.run("--resume", "--retry_errors").code == 0
+    with closing(JournalReader(evaluation.path / "data/r")) as reader:
+        kinds = [step.kind for step in reader.steps(1, 1)]
+    assert kinds.count("agent") == 1
 
 
 def test_tasks_that_are_not_taken_refuse_the_run_or_are_left_out(evaluation: Evaluation) -> None:

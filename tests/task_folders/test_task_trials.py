@@ -213,6 +213,19 @@ async def test_an_error_of_the_verifier_is_no_score(tmp_path: Path, test: str, w
     assert words in str(verified.error)
 
 
+async def test_a_verifier_without_a_reward_runs_again_unless_the_agents_world_is_lost(tmp_path: Path) -> None:
+    test = "#!/bin/bash\ncat made; [ -e /logs/verifier/made ] || rm made; (sleep 30 >/dev/null 2>&1 &)\n"
+    trial = Trial(make_task(tmp_path / "t", test=test), tmp_path)
+    for _ in range(2):
+        verified = await trial.run(command="echo work > made")
+        assert (verified.rewards, verified.output, trial.context.performed > 0) == (None, "work\n", True)
+    live = Trial(trial.task.folder, tmp_path / "live")
+    verified = await live.run(command="echo work > made; (sleep 30 >/dev/null 2>&1 &)")
+    assert "only a new attempt verifies again" in str(verified.error)
+    assert await live.run(command="echo work > made; (sleep 30 >/dev/null 2>&1 &)") == verified
+    assert live.context.performed == 0
+
+
 async def test_a_verifier_of_its_own_gets_the_declared_artifacts_alone(tmp_path: Path) -> None:
     toml = """
 artifacts = ["result", {source = "/workspace/one.txt", destination = "kept/first.txt"}, "missing"]

@@ -148,6 +148,10 @@ class CommandSandbox:
     def open_step(self) -> str | None:
         return self._checkpoint.open_step
 
+    @property
+    def can_undo(self) -> bool:
+        return self._checkpoint.can_undo
+
     async def get_ready(self) -> None:
         """Start the persistent shell, in a sandbox that has nothing to be brought back. Raises ItemError(SANDBOX_LOST)."""
         if self.open_step is None:

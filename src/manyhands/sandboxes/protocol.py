@@ -195,6 +195,11 @@ class Sandbox(Protocol):
         """The address that the last ``begin_step`` in this folder named, also by an earlier process; None if there was none."""
         ...
 
+    @property
+    def can_undo(self) -> bool:
+        """Whether a later ``reattach`` can undo what was done since the last ``begin_step``."""
+        ...
+
     async def end_processes(self) -> bool:
         """End all that runs inside, however it hides, and whether anything ran that commands had left. Files stay. What
         runs next runs in new processes, and the next shell begins without anything of the former one: no directory, variables, functions

@@ -2,7 +2,8 @@
 
 Order: files, folders for logs and the health check; the agent; collecting commands and artifacts; the verifier. The world is remembered
 before each of these, and one that is cut off is undone and done again as a whole; one that is recorded is not done again, and so there is
-never a second result of a verifier. An error of the verifier is recorded, too.
+never a second result of a verifier. One that gave no reward is not recorded: when the item is executed again, so is the verifier, from the
+world that the agent left.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ MAX_OUTPUT = 20_000
 """Bytes of a verifier's output that are recorded."""
 _VERIFIER = "verifier"
 """In an attempt's folder: that of the sandbox which the verifier has for itself."""
+_FINAL = (
+    "only a new attempt verifies again (manyhands retry --fresh), as processes ran in the environment or it was too large to be "
+    "brought back to before its verifier"
+)
 _SECONDS = 120.0
 SHELL = ("/bin/sh", "-c")
 _PREPARED = 'mkdir -p "$@" && chmod 777 "$@"'
@@ -118,6 +123,13 @@ class Verified:
         }
 
 
+class _NoRewards(Exception):
+    """The verifier gave none, and that is not recorded. ``output``: a ``Verified`` in JSON."""
+
+    def __init__(self, output: dict[str, Any]) -> None:
+        self.output = output
+
+
 @dataclass(frozen=True, slots=True)
 class TaskTrial:
     """One attempt at a task."""
@@ -168,21 +180,35 @@ class TaskTrial:
         return artifacts
 
     async def verify(self, artifacts: Sequence[Mapping[str, Any]] = ()) -> Verified:
-        """Have the work verified. ``artifacts``: what ``collect`` gave. An error of the verifier is a value."""
+        """Have the work verified. ``artifacts``: what ``collect`` gave. An error of the verifier is a value, which is recorded only where
+        the verifier could not run again: where the world can't be brought back to what it was before it."""
+        try:
+            return Verified.from_json(await self._verify(artifacts))
+        except _NoRewards as failed:
+            return Verified.from_json(failed.output)
+
+    async def _verify(self, artifacts: Sequence[Mapping[str, Any]]) -> Any:
         if not self.task.config.verifier.separate:
-            return Verified.from_json(await self._changing("verify", self._verified_beside, alone=self.end_processes))
+            return await self._changing("verify", self._verified_beside, alone=self.end_processes, check=_checked)
         await self.world.close()  # nobody needs it any more
         request = {"task": self.task.digest, "do": "verify"}
 
         async def effect() -> Effect:
-            return Effect(await self._verified_apart(artifacts))
+            return Effect(_checked(await self._verified_apart(artifacts), True))
 
-        return Verified.from_json(await self.context.scope("task-verify").step(TASK, request, effect))
+        return await self.context.scope("task-verify").step(TASK, request, effect)
 
     async def _changing(
-        self, do: str, effect: Callable[[Sandbox], Awaitable[dict[str, Any]]], *, alone: bool = False
+        self,
+        do: str,
+        effect: Callable[[Sandbox], Awaitable[dict[str, Any]]],
+        *,
+        alone: bool = False,
+        check: Callable[[dict[str, Any], bool], dict[str, Any]] | None = None,
     ) -> Any:
-        """Take a step that changes the world. ``alone``: end what runs in it before, and have the result say whether anything did."""
+        """Take a step that changes the world. ``alone``: end what runs in it before, and have the result say whether anything did;
+        ``check``: gives what is recorded of the result, and raises for one that is not to be recorded; it is told whether the step can be
+        undone."""
         scope = self.context.scope(f"task-{do}")
         address, ran = scope.address, False
 
@@ -192,8 +218,10 @@ class TaskTrial:
             ended = alone and await self.world.end_processes(address)
             await self.world.begin_step(address)
             try:
-                output = await effect(await self.world.sandbox())
-                return Effect({**output, "ended_processes": True} if ended else output)
+                sandbox = await self.world.sandbox()
+                output = await effect(sandbox)
+                output = {**output, "ended_processes": True} if ended else output
+                return Effect(output if check is None else check(output, sandbox.can_undo))
             except ToolError as error:
                 raise ItemError(Cause.INVALID_INPUT, f"task {self.task.name}: {error}") from error
 
@@ -378,6 +406,15 @@ class TaskTrial:
 
     async def _by_root(self, sandbox: Sandbox, command: Sequence[str]) -> ExecResult:
         return await sandbox.run(command, timeout=_SECONDS, cwd="/", user=root_of(sandbox))
+
+
+def _checked(output: dict[str, Any], repeatable: bool) -> dict[str, Any]:
+    """What is recorded of what a verifier came to. Raises _NoRewards if it gave none and can run again."""
+    if output["rewards"] is not None:
+        return output
+    if repeatable:
+        raise _NoRewards(output)
+    return {**output, "error": f"{output['error']}; {_FINAL}"}
 
 
 async def put_files(sandbox: Sandbox, archive: BinaryIO, path: str, task: Task) -> None:

@@ -79,6 +79,10 @@ class FakeSandbox:
     def open_step(self) -> str | None:
         return self.folder.open_step
 
+    @property
+    def can_undo(self) -> bool:
+        return True
+
     async def begin_step(self, address: str) -> None:
         self.log.append(f"begin {address}")
         self.folder.open_step = address

@@ -204,13 +204,18 @@ class RecoveryContract(CommandContract):
         found = usable_hierarchies() is not None if self.finds_hidden is None else self.finds_hidden
         if hidden and not found:
             return
-        for recorded in (True, False):
-            folder = tmp_path / f"box-{recorded}"
-            owner = await self._owner(folder, run_id, "begin main/1", command)
+        for name, begun, recorded, brought_back in (
+            ("recorded", (), True, False),
+            ("before", ("begin main/3",), False, False),
+            ("within", (), False, True),  # it is undone with its step
+        ):
+            folder = tmp_path / f"box-{name}"
+            owner = await self._owner(folder, run_id, "begin main/1", command, *begun)
             await killed(owner)
             await self.swept(run_id)
             async with made(backend, self.request(folder, run_id)) as sandbox:
-                assert not await sandbox.reattach(recorded, "main/1")
+                assert sandbox.can_undo is brought_back or recorded
+                assert await sandbox.reattach(recorded, "main/3" if begun else "main/1") is brought_back, name
 
     async def test_ended_background_is_no_loss(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
         folder = tmp_path / "box"

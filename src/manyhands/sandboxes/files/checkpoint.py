@@ -2,7 +2,8 @@
 
 In the sandbox's folder::
 
-    open_step     JSON {place, complete, modes, end}: the last step begun, and whether ``checkpoint/`` holds the world from before it
+    open_step     JSON {place, complete, modes, live, end}: the last step begun, whether ``checkpoint/`` holds the world from before it, and
+                  whether processes ran in the background then
     checkpoint/   a mirror of the world's trees
     live          there while processes run in the background: they die with their owner, and no mirror brings them back
 
@@ -42,6 +43,8 @@ class _Marker:
     """Of the step; in the file ``address``."""
     complete: bool
     modes: dict[str, dict[str, int]] = field(default_factory=dict)
+    live: bool = True
+    """Whether processes ran in the background when the step began."""
 
 
 class Checkpoint:
@@ -97,14 +100,14 @@ class Checkpoint:
             for mirror in self._mirrors:
                 mirror.forget()
             return False
-        self._write(_Marker(address, complete=True, modes=modes))
+        self._write(_Marker(address, complete=True, modes=modes, live=self._live.exists()))
         return True
 
     def reattach(self, recorded: bool, address: str) -> bool:
         """See ``Sandbox.reattach``."""
-        if self._live.exists():
-            return False
         marker = self._read()
+        if self._live.exists() and (recorded or marker is None or marker.live):
+            return False
         if marker is None:
             return not self._marker.exists()
         if marker.address != address:
@@ -119,7 +122,14 @@ class Checkpoint:
                 mirror.restore(marker.modes.get(mirror.copy.name, {}), linked)
         except OSError:
             return False
+        self.set_live(False)
         return True
+
+    @property
+    def can_undo(self) -> bool:
+        """See ``Sandbox.can_undo``."""
+        marker = self._read()
+        return marker is not None and marker.complete and not marker.live
 
     def forget(self) -> None:
         """The world is gone: whatever was begun in it can't go on."""
@@ -139,14 +149,21 @@ class Checkpoint:
             value = json.loads(self._marker.read_bytes())
             if value["place"] != value.get("end", value["place"]):
                 return None
-            return _Marker(str(value["place"]), bool(value["complete"]), value["modes"])
+            live = bool(value.get("live", True))  # earlier versions did not say
+            return _Marker(str(value["place"]), bool(value["complete"]), value["modes"], live)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def _write(self, marker: _Marker) -> None:
         """In one write over what is there, and no shorter than that: a new file for each step would cost several times as much. Only a
         marker of many modes, which is more than a page, can be cut off by the death of this process; its end tells."""
-        text = {"place": marker.address, "complete": marker.complete, "modes": marker.modes, "end": marker.address}
+        text = {
+            "place": marker.address,
+            "complete": marker.complete,
+            "modes": marker.modes,
+            "live": marker.live,
+            "end": marker.address,
+        }
         descriptor = os.open(self._marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             data = json.dumps(text).encode().ljust(os.fstat(descriptor).st_size)

@@ -120,6 +120,11 @@ class RemoteSandbox:
         step = self._notes.step
         return None if step is None else step.address
 
+    @property
+    def can_undo(self) -> bool:
+        step = self._notes.step
+        return step is not None and step.complete
+
     async def make(self) -> None:
         """Have a world, unless there is one to be brought back. Raises ItemError."""
         kept = self._notes.world
@@ -552,7 +557,7 @@ class RemoteSandbox:
         kept, step = self._notes.world, self._notes.step
         if kept is None:
             return "its world is not known"
-        if self._notes.live:
+        if self._notes.live and (recorded or step is None or not step.complete):
             return "background processes ran in it"
         if step is None:
             return "its step is not known" if self._notes.begun else None
@@ -635,6 +640,7 @@ class RemoteSandbox:
         """Make the world anew as it was at the checkpoint."""
         await self._create()
         self._changed = False
+        self._notes.note_live(False)
         await self._prepare()
         self._shell_state.take(kept.shell or ShellState(self._start_directory))
 
