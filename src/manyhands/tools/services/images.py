@@ -95,7 +95,8 @@ class StudioService:
         endpoint = Endpoint.of(record["base_url"])
         connections = EndpointConnections(endpoint, None if fal else key, headers=fal)
         files = EndpointConnections(endpoint)
-        fetcher = DirectFetcher(NetworkRules.web(private=False), ignore_robots=True, max_body=MAX_BYTES)
+        rules = NetworkRules.web(private=False)
+        fetcher = DirectFetcher(rules, ignore_robots=True, courtesy=opening.courtesy, max_body=MAX_BYTES)
         async with AsyncExitStack() as stack:
             for each in (connections, files, fetcher):
                 stack.push_async_callback(each.close)

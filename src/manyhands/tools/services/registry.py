@@ -30,6 +30,7 @@ from manyhands.models.pricing import PriceTable, bounded_answer
 from manyhands.models.protocol import ChatModel, ChatSettings
 from manyhands.models.settings import ModelSettings
 from manyhands.tools.services.artifacts import ArtifactStore
+from manyhands.tools.services.courtesy import TURNS, Courtesy
 from manyhands.tools.toolsets import BROWSER
 
 _ServiceT = TypeVar("_ServiceT")
@@ -51,6 +52,8 @@ class ServiceOpening:
     """The run's, for simulated models."""
     bounded: bool = False
     """Whether the run has a budget, which relies on every model call naming a maximum of tokens."""
+    courtesy: Courtesy = field(default_factory=Courtesy)
+    """One for all services of the process that get files of the web."""
 
     def model(self, choice: ModelChoice) -> ChatModel:
         """The model, to be closed by whoever opened it."""
@@ -199,12 +202,13 @@ async def opened_services(
     bounded: bool = False,
 ) -> AsyncIterator[ToolServices]:
     """A run's services, in one of its processes. ``secrets``: the workload's; ``bounded``: see ``ServiceOpening``."""
+    courtesy = Courtesy(turns=run_folder / TURNS)
     async with AsyncExitStack() as stack:
         found = []
         for name, record in records.items():
             begin = f"{_SECRET} {name} "
             own = {key.removeprefix(begin): value for key, value in secrets.items() if key.startswith(begin)}
-            opening = ServiceOpening(run_folder, own, prices or PriceTable(), seed, bounded)
+            opening = ServiceOpening(run_folder, own, prices or PriceTable(), seed, bounded, courtesy)
             found.append(await stack.enter_async_context(service(name).opened(record, opening)))
         yield ToolServices(ArtifactStore(run_folder), found)
 

@@ -125,7 +125,8 @@ class VisionService:
                 from manyhands.tools.services.web.fetching import DirectFetcher  # it takes long to import
 
                 rules = NetworkRules.web(private=record.get("private", False))
-                fetcher = DirectFetcher(rules, ignore_robots=record.get("ignore_robots", False), max_body=MAX_BYTES)
+                ignored = record.get("ignore_robots", False)
+                fetcher = DirectFetcher(rules, ignore_robots=ignored, courtesy=opening.courtesy, max_body=MAX_BYTES)
                 stack.push_async_callback(fetcher.close)
             yield Vision(choice, model, fetcher)
 

@@ -31,6 +31,7 @@ from manyhands.tools.services.registry import (
     service_secrets,
 )
 from manyhands.tools.services.steps import ToolSteps
+from manyhands.tools.services.vision import Vision
 from manyhands.tools.services.web.extract import PageReader, Summarizer, web_extract
 from manyhands.tools.services.web.search import web_search
 from manyhands.workloads.trajectories.spec import BatchSpec
@@ -369,6 +370,15 @@ def test_a_key_that_is_gone_is_missed_on_a_resume() -> None:
     chosen = choose_services(options(), {"TAVILY_API_KEY": KEYS["tavily"]})
     with pytest.raises(UserError, match="Tavily needs TAVILY_API_KEY"):
         service_secrets(chosen, options(), {})
+
+
+async def test_services_of_a_process_treat_hosts_together(conversation: Conversation) -> None:
+    pages = {"/mill": page("The mill", "It has ground corn."), "/robots.txt": "User-agent: *\nAllow: /\n"}
+    async with LocalSite(pages) as site:
+        services = await conversation.services({}, web_allow_private=True, vision_model="simulated")
+        assert "ground corn" in str(await conversation.call(services, "web_extract", urls=[f"{site.url}/mill"]))
+        assert b"ground corn" in await services.of(Vision).fetch(f"{site.url}/mill")
+    assert site.counts == {"/robots.txt": 1, "/mill": 2}
 
 
 async def test_pages_are_read_directly_by_the_tool(conversation: Conversation) -> None:

@@ -12,8 +12,8 @@ from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
 from manyhands.models.addresses import read_address
 from manyhands.models.openai.errors import classify, read_json
+from manyhands.tools.services.courtesy import USER_AGENT
 from manyhands.tools.services.steps import ServiceAnswer, ServiceError
-from manyhands.tools.services.web.courtesy import USER_AGENT
 from manyhands.tools.services.web.providers import PROVIDERS, Provider, ServiceRequest
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from manyhands.models.openai.errors import parse_retry_after
 from manyhands.network.addresses import Address, read_host, why_not_public
 from manyhands.network.connecting import LookUp, Refused, Unreachable, connectable_addresses, look_up
 from manyhands.network.rules import NetworkRules
+from manyhands.tools.services.courtesy import MAX_RULES, USER_AGENT, Courtesy
 from manyhands.tools.services.steps import ServiceError
-from manyhands.tools.services.web.courtesy import FORBIDDING, MAX_RULES, USER_AGENT, Courtesy
 
 MAX_BODY = 10 << 20
 """Bytes of a file, packed and unpacked."""
@@ -136,14 +136,17 @@ class DirectFetcher:
             raise ServiceError(f"{url} can't be read: the robots.txt of {url.raw_host} asks programs not to read it")
 
     async def _robots(self, url: URL) -> str:
-        """The text of a ``robots.txt``; nothing where there is none. Raises ServiceError if the host can't be reached."""
+        """The text of a ``robots.txt``; nothing where there is none. Raises ServiceError if the host can't be reached, or
+        is out of order."""
         for _ in range(REDIRECTS + 1):
             host = await self._checked(url)
             async with self._courtesy.turn(str(host), paused=False):
                 answer = await self._get(url, self._seconds, MAX_RULES, cut=True)
             if answer.status not in _REDIRECTING:
                 if answer.status >= 500:
-                    return FORBIDDING
+                    raise ServiceError(
+                        f"{url} can't be read (HTTP {answer.status}), so nothing of its host is read now"
+                    )
                 return answer.content.decode("utf-8", "replace") if answer.status == 200 else ""
             url = _target(url, answer)
         return ""

@@ -9,11 +9,13 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from manyhands.core import VERSION
 from manyhands.core.jsonio import dumps, loads
 from manyhands.processes.killable import killable
+from manyhands.tools.services.steps import ServiceError
 
 ROBOT = "manyhands"
 """The name by which a ``robots.txt`` may speak of us."""
@@ -24,8 +26,11 @@ PAUSE = 1.0
 """Seconds between the beginnings of two requests to one host."""
 MAX_RULES = 500 << 10
 """Bytes of a ``robots.txt`` that count (RFC 9309, 2.5)."""
-FORBIDDING = "User-agent: *\nDisallow: /"
-"""Stands for one that can't be had because the server is out of order (RFC 9309, 2.3.1.4)."""
+FAILED_SECONDS = 30.0
+TURNS = "web-turns.json"
+"""In a run's folder, the file by which its processes keep pauses together."""
+_KEPT_SECONDS = 86_400.0
+"""For which a ``robots.txt`` counts (RFC 9309, 2.4)."""
 _RULES_SECONDS = 2.0
 _MAX_HOSTS = 4096
 _FAR = 3600.0
@@ -40,16 +45,29 @@ class _Host:
         self.order = asyncio.Lock()
         self.next = 0.0
         self.asking = asyncio.Lock()
-        self.rules: dict[str, str] = {}
-        """The text of each ``robots.txt``, by the part of the address before its path."""
+        self.rules: dict[str, _Rules] = {}
+        """By the part of the address before its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """A ``robots.txt``."""
+
+    text: str
+    until: float
+    failure: str = ""
+    """Why it can't be had."""
 
 
 class Courtesy:
     """The hosts of one process. ``pause``: seconds between the beginnings of requests to one host; ``turns``: a file by which processes
-    of this machine that have the same one keep it together."""
+    of this machine that have the same one keep it together; ``failed_seconds``: for which nothing of a host is read whose ``robots.txt``
+    can't be had (RFC 9309, 2.3.1.4), before that is asked for again."""
 
-    def __init__(self, pause: float = PAUSE, turns: Path | None = None) -> None:
-        self._pause, self._turns = pause, turns
+    def __init__(
+        self, pause: float = PAUSE, turns: Path | None = None, *, failed_seconds: float = FAILED_SECONDS
+    ) -> None:
+        self._pause, self._turns, self._failed_seconds = pause, turns, failed_seconds
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
 
     @asynccontextmanager
@@ -63,16 +81,22 @@ class Courtesy:
 
     async def may_read(self, host: str, origin: str, address: str, get_rules: Callable[[], Awaitable[str]]) -> bool:
         """Whether an address may be read by robots. ``origin``: its part before the path; ``get_rules``: gets the host's rules, which is
-        done once."""
-        known = self._host(host)
+        done once for all who ask. Raises ServiceError, as that does, if there may be rules, but they can't be had."""
+        known, clock = self._host(host), asyncio.get_running_loop().time
         async with known.asking:
-            if origin not in known.rules:
-                known.rules[origin] = await get_rules()
-        rules = known.rules[origin]
-        if not rules.strip():
+            rules = known.rules.get(origin)
+            if rules is None or clock() >= rules.until:
+                try:
+                    rules = _Rules(await get_rules(), clock() + _KEPT_SECONDS)
+                except ServiceError as error:
+                    rules = _Rules("", clock() + self._failed_seconds, str(error))
+                known.rules[origin] = rules
+        if rules.failure:
+            raise ServiceError(rules.failure)
+        if not rules.text.strip():
             return True
         try:
-            return await killable(is_allowed, rules, address, seconds=_RULES_SECONDS)
+            return await killable(is_allowed, rules.text, address, seconds=_RULES_SECONDS)
         except TimeoutError:
             return False
 
