@@ -15,12 +15,15 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import StopReason
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
-from manyhands.sandboxes.protocol import SandboxLimits, SandboxRequest
+from manyhands.sandboxes.protocol import SandboxBackend, SandboxLimits, SandboxRequest
+from manyhands.sandboxes.remote.backend import RemoteBackend
+from manyhands.sandboxes.remote.driver import RUN
 from manyhands.task_folders.agents import TaskProgram
 from manyhands.task_folders.reading import read_task
 from manyhands.task_folders.rules import TaskRules
 from manyhands.task_folders.trial import OWN_FOLDERS, TaskTrial, Verified
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
+from manyhands.testing.fake_worlds.driver import FakeDriver, fake_service
 from tests.support.made_tasks import make_task
 
 pytestmark = pytest.mark.skipif(BubblewrapBackend().unavailable() is not None, reason="bubblewrap can't be used here")
@@ -37,12 +40,19 @@ class Trial:
     """One attempt at a task by its own solution or a command, on bubblewrap."""
 
     def __init__(
-        self, folder: Path, tmp: Path, environ: Mapping[str, str] | None = None, *, end_processes: bool = False
+        self,
+        folder: Path,
+        tmp: Path,
+        environ: Mapping[str, str] | None = None,
+        *,
+        end_processes: bool = False,
+        apart: SandboxBackend | None = None,
     ) -> None:
         self.task = read_task(folder)
         self.tmp = tmp
         self.environ = environ or {}
         self.end_processes = end_processes
+        self.apart = apart or BubblewrapBackend()
         self.journal: MemoryJournal = {}
         self.context = MemoryContext()
 
@@ -60,7 +70,7 @@ class Trial:
 
         async with World(context, backend, request) as world:
             trial = TaskTrial(
-                self.task, context, world, self.tmp / "run", self.environ, backend, request, self.end_processes
+                self.task, context, world, self.tmp / "run", self.environ, self.apart, request, self.end_processes
             )
             await trial.prepare()
             self.result = await TaskProgram(command, self.environ).run(context, world, self.task, seconds)
@@ -257,6 +267,18 @@ cat /logs/artifacts/copied.txt one.txt result/deep/two.txt
     ]
     assert manifest[1]["left_out"] == 1
     assert (trial.kept / "kept/first.txt").read_text() == "1\n"
+
+
+async def test_of_a_verifiers_own_world_nothing_is_left_at_its_engine(tmp_path: Path) -> None:
+    toml = '[verifier]\nenvironment_mode = "separate"\n'
+    for test in ("touch kept; echo 1 > /logs/verifier/reward.txt", "true"):
+        with fake_service():
+            driver = FakeDriver()
+            task = make_task(tmp_path / test[:4] / "t", toml=toml, test=f"#!/bin/bash\n{test}\n")
+            verified = await Trial(task, tmp_path / test[:4], apart=RemoteBackend(driver)).run(command="true")
+            assert (verified.rewards is None) == (test == "true")
+            assert await driver.listed({RUN: ""}) == []
+            await driver.close()
 
 
 async def test_a_verifiers_own_image_must_hold_its_tests(tmp_path: Path) -> None:

@@ -312,6 +312,9 @@ class CommandSandbox:
             self._closing = asyncio.ensure_future(self._close())
         await to_the_end(_outcome(self._closing))
 
+    async def discard(self) -> None:
+        await self.close()
+
     async def _close(self) -> None:
         await self.thaw()
         if not self._fronted:  # else what is in front of a command has to reap it first

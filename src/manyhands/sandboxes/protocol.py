@@ -219,6 +219,11 @@ class Sandbox(Protocol):
         """Stop everything inside. Idempotent. The folder is left to its owner."""
         ...
 
+    async def discard(self) -> None:
+        """The same for a sandbox that is never brought back: nothing of it stays outside of its folder. What can't be removed now is found
+        when the run is next opened."""
+        ...
+
 
 class SandboxBackend(Protocol):
     """Makes sandboxes of one kind."""

@@ -363,7 +363,7 @@ class TaskTrial:
         except ToolError as error:
             raise ItemError(Cause.INVALID_INPUT, f"task {self.task.name}: {error}") from error
         finally:
-            await to_the_end(sandbox.close())
+            await to_the_end(sandbox.discard())
 
     async def _place(self, sandbox: Sandbox, artifact: Mapping[str, Any]) -> None:
         """Put an artifact where it was."""

@@ -97,6 +97,9 @@ class FakeSandbox:
     async def close(self) -> None:
         self.closed += 1
 
+    async def discard(self) -> None:
+        await self.close()
+
 
 class FakeBackend:
     """Makes FakeSandboxes over one folder."""

@@ -35,6 +35,7 @@ from manyhands.sandboxes.remote.kept import (
     Notes,
     OpenStep,
     checkpoint_spec,
+    discard_world,
     drop_checkpoint,
     is_of_copy,
     take_checkpoint,
@@ -282,6 +283,11 @@ class RemoteSandbox:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         await to_the_end(_outcome(self._closing))
+
+    async def discard(self) -> None:
+        await self.close()
+        with suppress(ItemError):
+            await to_the_end(discard_world(self._folder, self._driver))
 
     async def _close(self) -> None:
         if self._checkpointing is not None:  # a snapshot half taken would be nobody's
