@@ -86,15 +86,18 @@ class BoxStore:
     def __init__(self) -> None:
         self.boxes = Boxes(Path(os.environ[_FOLDER]))
 
-    async def find(self, reference: str, *, platform: str | None = None, newest: bool = False) -> Image | None:
+    async def find(
+        self, reference: str, *, platform: str | None = None, newest: bool = False, pulled: bool = False
+    ) -> Image | None:
         self.boxes.note("find", *(["newest"] if newest else []), reference)
-        if "silent" in reference:
+        if "silent" in reference and not pulled:
             raise ItemError(Cause.SANDBOX_LOST, "the registry does not answer")
         known = self.boxes.known.get(reference)
         if known is None:
             return None
         pin, size = str(known[0]), int(str(known[1]))
-        return Image(reference, pin, size=size, present=self.boxes.here(pin).exists())
+        present = self.boxes.here(pin).exists()
+        return Image(reference, pin, size=size, present=present) if present or not pulled else None
 
     async def present(self, pin: str) -> bool:
         return self.boxes.here(pin).exists()

@@ -215,6 +215,27 @@ def test_an_engine_that_is_not_there_is_refused(work: Work, registry: Boxes) -> 
     assert not work.folder.run().exists()
 
 
+def test_without_pulls_no_registry_is_asked_and_images_that_are_not_here_can_be_skipped(
+    work: Work, registry: Boxes
+) -> None:
+    registry.publish("base:1")
+    registry.here(pin_of("base:1")).touch()
+    work.folder.write_rows(_rows("silent:1", "base:1"))
+    refused = work.batch(code=2).err
+    assert (
+        "with --pull never, images that are not here are missing, and --skip_missing_images leaves such rows out"
+        in refused
+    )
+    refused = work.batch("--pull=never", code=2).err
+    assert (
+        "1 row whose image is not here, and --pull is never: silent:1 (row 1); --skip_missing_images leaves" in refused
+    )
+    ran = work.batch("--pull=never", "--skip_missing_images")
+    assert "1 row whose image is not here, and --pull is never is skipped: silent:1 (row 1)" in ran.err
+    assert len(work.folder.lines()) == 1
+    work.batch("--resume")
+
+
 # --- The parts
 
 

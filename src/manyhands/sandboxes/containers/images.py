@@ -44,13 +44,15 @@ class EngineImages:
         self._platform: str | None = None
         self._pulls: dict[str, asyncio.Task[None]] = {}
 
-    async def find(self, reference: str, *, platform: str | None = None, newest: bool = False) -> Image | None:
+    async def find(
+        self, reference: str, *, platform: str | None = None, newest: bool = False, pulled: bool = False
+    ) -> Image | None:
         inspected, here = await self._inspected(reference), None
         if inspected is not None and (platform is None or _same_platform(platform, _platform(inspected))):
             here = Image(
                 reference, _pin(reference, inspected), _platform(inspected), inspected.get("Size"), present=True
             )
-        if _ID.match(reference) or (here is not None and not newest):
+        if pulled or _ID.match(reference) or (here is not None and not newest):
             return here
         if await self._client.is_podman():
             there = await self._at_registries(reference, platform)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 
 from manyhands.core.errors import ItemError
@@ -27,8 +27,10 @@ class LookedUp:
     """Those that could not be looked up, and why."""
 
 
-async def look_up(store: ImageStore, references: Iterable[str], *, newest: bool = False) -> LookedUp:
-    """Look up each of these names. ``newest`` as of ``ImageStore.find``."""
+async def look_up(
+    store: ImageStore, references: Iterable[str], *, newest: bool = False, pulled: bool = False
+) -> LookedUp:
+    """Look up each of these names. ``newest``, ``pulled`` as of ``ImageStore.find``."""
     names = list(dict.fromkeys(references))
     answers: dict[str, Image | str | None] = {}
     waiting = iter(names)
@@ -38,7 +40,7 @@ async def look_up(store: ImageStore, references: Iterable[str], *, newest: bool 
             failed = sum(isinstance(answer, str) for answer in answers.values()) if len(answers) <= AT_ONCE else 0
             if failed >= GIVE_UP_AFTER and failed == len(answers):
                 return
-            answers[name] = await _answer(store, name, newest)
+            answers[name] = await _answer(store.find(name, newest=newest, pulled=pulled))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(AT_ONCE, len(names))):
@@ -55,10 +57,10 @@ async def look_up(store: ImageStore, references: Iterable[str], *, newest: bool 
     return result
 
 
-async def _answer(store: ImageStore, name: str, newest: bool) -> Image | str | None:
+async def _answer(asked: Awaitable[Image | None]) -> Image | str | None:
     try:
         async with asyncio.timeout(SECONDS):
-            return await store.find(name, newest=newest)
+            return await asked
     except TimeoutError:
         return f"no answer within {SECONDS:g} s"
     except ItemError as error:

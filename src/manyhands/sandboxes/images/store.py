@@ -42,9 +42,11 @@ class ImageStore(Protocol):
     """The images of one engine, or those unpacked for bubblewrap. Methods raise ItemError(SANDBOX_LOST), with the store's words, if it does
     not answer or fails."""
 
-    async def find(self, reference: str, *, platform: str | None = None, newest: bool = False) -> Image | None:
-        """What a reference means: looked up here, else at its registry without pulling; with ``newest`` at its registry, where it has one.
-        None if there is no such image."""
+    async def find(
+        self, reference: str, *, platform: str | None = None, newest: bool = False, pulled: bool = False
+    ) -> Image | None:
+        """What a reference means: looked up here, else at its registry without pulling; with ``newest`` at its registry, where it has one;
+        with ``pulled`` here alone. None if there is no such image."""
         ...
 
     async def present(self, pin: str) -> bool:

@@ -116,13 +116,15 @@ class UnpackedImages:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    async def find(self, reference: str, *, platform: str | None = None, newest: bool = False) -> Image | None:
+    async def find(
+        self, reference: str, *, platform: str | None = None, newest: bool = False, pulled: bool = False
+    ) -> Image | None:
         """Raises ItemError(INVALID_INPUT) for a file that holds no image, or another platform's."""
         if names_file(reference):
             return await asyncio.to_thread(self._find_file, reference, platform)
         if (pinned := await asyncio.to_thread(self._find_pinned, reference)) is not None:
             return pinned
-        found = await self._needed_engine().find(reference, platform=platform, newest=newest)
+        found = await self._needed_engine().find(reference, platform=platform, newest=newest, pulled=pulled)
         return found and replace(found, present=await self.present(found.pin))
 
     async def present(self, pin: str) -> bool:

@@ -27,6 +27,7 @@ from manyhands.sandboxes.settings import SandboxSettings
 
 ENGINES = ("docker", "podman")
 """What ``auto`` takes for items with an image: the first that answers."""
+_LACKING = ("does not exist", "is not here, and --pull is never")
 ANSWER_SECONDS = 15.0
 """That an engine has to say that it is there."""
 
@@ -190,7 +191,7 @@ async def _pinned(
         return Pins(engine.name, {each: Image(each, each) for each in references})
     known = dict(recorded.images)
     new = [each for each in references if each not in known]
-    answers = await look_up(engine.store, new, newest=options.pull == "always")
+    answers = await look_up(engine.store, new, newest=options.pull == "always", pulled=options.pull == "never")
     if answers.problems:
         raise _unanswered(demand, answers)
     missing = [*answers.missing]
@@ -199,12 +200,15 @@ async def _pinned(
     if missing and (not skip_missing or options.image in missing):
         raise _missing(demand, missing, never=options.pull == "never")
     await _check_recorded(
-        engine, demand, {each: image for each, image in known.items() if needed is None or each in needed}
+        engine,
+        {each: image for each, image in known.items() if needed is None or each in needed},
+        pulled=options.pull == "never",
     )
     if missing:
         rows = demand.count(missing)
         notice(
-            f"{demand.counted(missing)} whose image does not exist {'is' if rows == 1 else 'are'} skipped: {demand.listed(missing)}"
+            f"{demand.counted(missing)} whose image {_LACKING[options.pull == 'never']} {'is' if rows == 1 else 'are'} skipped: "
+            f"{demand.listed(missing)}"
         )
     found = {each: image for each, image in answers.found.items() if each not in missing}
     _say_size(found.values(), notice)
@@ -223,11 +227,11 @@ async def _without_gone(engine: Engine, demand: ImageDemand, recorded: Pins) -> 
     return replace(recorded, images={tag: image for tag, image in recorded.images.items() if tag not in gone})
 
 
-async def _check_recorded(engine: Engine, demand: ImageDemand, images: dict[str, Image]) -> None:
+async def _check_recorded(engine: Engine, images: dict[str, Image], *, pulled: bool) -> None:
     """Raises UserError for pinned images that are gone, here and at their registries."""
     assert engine.store is not None
     pins = {image.pin: reference for reference, image in images.items()}
-    answers = await look_up(engine.store, pins)
+    answers = await look_up(engine.store, pins, pulled=pulled)
     gone = [pins[pin] for pin in (*answers.missing, *answers.problems)]
     if gone:
         details = next(iter(answers.problems.values()), None)
@@ -260,17 +264,27 @@ def _takes_none(name: str, demand: ImageDemand) -> UserError:
 
 
 def _missing(demand: ImageDemand, missing: Collection[str], *, never: bool) -> UserError:
-    named_by_rows = demand.count(missing) > 0
-    what = "is not here, and --pull is never" if never else "does not exist"
-    named = f"{demand.counted(missing)} whose image {what}" if named_by_rows else f"--image: an image that {what}"
-    remedy = f"; {demand.skip} leaves such {demand.noun}s out" if named_by_rows else ""
-    return UserError(f"{named}: {demand.listed(missing)}{remedy}")
+    what = _LACKING[never]
+    named = (
+        f"{demand.counted(missing)} whose image {what}" if demand.count(missing) else f"--image: an image that {what}"
+    )
+    remedy = _skipping(demand, missing)
+    return UserError(f"{named}: {demand.listed(missing)}{f'; {remedy}' if remedy else ''}")
+
+
+def _skipping(demand: ImageDemand, references: Collection[str]) -> str:
+    """What leaves out the rows that name these; empty if none does."""
+    return f"{demand.skip} leaves such {demand.noun}s out" if demand.count(references) else ""
 
 
 def _unanswered(demand: ImageDemand, answers: LookedUp) -> UserError:
     name, problem = next(iter(answers.problems.items()))
     more = f" (and {len(answers.problems) - 1} more)" if len(answers.problems) > 1 else ""
-    return UserError(f"the image {demand.listed([name])} can't be looked up: {problem}{more}")
+    remedy = _skipping(demand, [name])
+    return UserError(
+        f"the image {demand.listed([name])} can't be looked up: {problem}{more}; "
+        f"with --pull never, images that are not here are missing{f', and {remedy}' if remedy else ''}"
+    )
 
 
 def needs_no_image(sandbox: str) -> bool:
