@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from manyhands.engine.journal.reader import JournalReader
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.testing.scripted_server import chat_response
 from tests.support.batches import Ran, ServerThread, read_lines, run_command
+from tests.support.image_doubles import NAME as BOXES
+from tests.support.image_doubles import boxes
 from tests.support.made_tasks import make_task
 
 pytestmark = pytest.mark.skipif(BubblewrapBackend().unavailable() is not None, reason="bubblewrap can't be used here")
@@ -187,6 +190,26 @@ def test_tasks_that_are_not_taken_refuse_the_run_or_are_skipped_by_choice(tasks:
     assert skipped.code == 0, skipped.err
     assert len(tasks.lines()) == 1
     assert len(tasks.lines("failures.jsonl")) == 2
+
+
+def test_a_refused_run_leaves_no_folder_for_logs_of_builds(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tasks.path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tasks.path / "tmp"))
+    tasks.add("a")
+    assert tasks.batch(PROGRAM, "--tool_choice=terminal", "--toolsets=web").code == 2
+    tasks.add("b", toml="[environment]\ngpus = 2\n")
+    assert tasks.batch(PROGRAM).code == 2
+    assert not any((tasks.path / "tmp").iterdir())
+
+
+def test_a_task_whose_image_does_not_exist_is_named(tasks: Tasks) -> None:
+    tasks.add("good", toml='[environment]\ndocker_image = "base:1"\n')
+    tasks.add("lacking", toml='[task]\nname = "org/lacking"\n[environment]\ndocker_image = "nothere:3"\n')
+    with boxes(tasks.path) as registry:
+        registry.publish("base:1")
+        ran = tasks.batch(PROGRAM, f"--sandbox={BOXES}")
+    assert ran.code == 2
+    assert "nothere:3 (task org/lacking)" in ran.err
 
 
 def test_a_changed_task_is_other_work_on_a_resume(tasks: Tasks) -> None:

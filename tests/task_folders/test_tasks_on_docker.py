@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,12 +70,16 @@ def test_a_dockerfile_that_does_not_build_is_refused_in_one_line_or_skipped(on_d
     assert refused.code == 2
     assert "task broken: " in refused.err
     assert "does not build" in refused.err
+    (log,) = re.findall(r"\(log: ([^)]+)\)", refused.err)
+    assert "no good" in Path(log).read_text()
+    shutil.rmtree(Path(log).parent)
     assert not (tmp_path / "data").exists()
     skipped = run_command(tmp_path, "batch", "--dataset_file=tasks", PROGRAM, *USUAL, "--skip_invalid")
     assert skipped.code == 0, skipped.err
     assert len(read_lines(tmp_path / "data/r/trajectories.jsonl")) == 1
     (failure,) = read_lines(tmp_path / "data/r/failures.jsonl")
     assert "does not build" in json.dumps(failure)
+    assert "(log: data/r/builds/" in skipped.err.replace(f"{tmp_path}/", "")
 
 
 @pytest.mark.parametrize("how", ["--agent=oracle", "--agent_command=sh /tmp/serve.sh"])

@@ -8,14 +8,19 @@ from manyhands.sandboxes.images.demand import Build, ImageDemand
 from manyhands.task_folders.contents import IMAGE_SEED, Task, Unreadable, digest_of
 
 
-def add_task(demand: ImageDemand, task: Task, number: int) -> None:
+def add_task(demand: ImageDemand, task: Task) -> None:
     """Take a task into account."""
-    for image in images_of(task):
-        demand.add(image, number)
-    if task.image is None:
-        demand.add(None, number)
+    add_images(demand, task)
     for tag, build in _builds_of(task):
         demand.builds.setdefault(tag, build)
+
+
+def add_images(demand: ImageDemand, task: Task) -> None:
+    """Take the images of a task into account, and not that some are built."""
+    for image in images_of(task):
+        demand.add(image, task.name)
+    if task.image is None:
+        demand.add(None, task.name)
 
 
 def add_rebuilt(demand: ImageDemand, task: Task) -> None:

@@ -63,7 +63,8 @@ async def build_image(kind: str, address: str, folder: Path, *, tag: str, timeou
 
 def _command(program: str, kind: str, address: str, folder: Path, tag: str) -> list[str]:
     engine = [program, "--host", address] if kind == "docker" else [program, "--remote", "--url", address]
-    return [*engine, "build", "--tag", tag, "--file", str(folder / "Dockerfile"), str(folder)]
+    # Of an instruction that fails, Docker keeps the container unless told otherwise.
+    return [*engine, "build", "--force-rm", "--tag", tag, "--file", str(folder / "Dockerfile"), str(folder)]
 
 
 def _environment() -> Mapping[str, str]:

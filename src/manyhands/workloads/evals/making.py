@@ -27,7 +27,7 @@ from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.task_folders.agents import command_template
 from manyhands.task_folders.contents import Task
-from manyhands.task_folders.images import add_rebuilt, add_task, images_of
+from manyhands.task_folders.images import add_images, add_rebuilt, add_task, images_of
 from manyhands.task_folders.settings import ORACLE, TaskLimitSettings
 from manyhands.task_folders.variables import references, refused_variable, unused_notice
 from manyhands.workloads.evals.edits import Edits, edits_of
@@ -316,12 +316,12 @@ def _image_demands(loaded: LoadedEvals) -> dict[str, ImageDemand]:
     found: dict[str, ImageDemand] = {}
     for file, of_file in zip(loaded.files, loaded.prepared.files, strict=True):
         for target in of_file.targets:
-            for number, test in enumerate(file.tests, 1):
+            for test in file.tests:
                 if test.targets is not None and target.name not in test.targets:
                     continue
                 if test.task:
                     demand = found.setdefault(identity(target), _demand("task"))
-                    add_task(demand, Task.from_json(test.task, ""), number)
+                    add_task(demand, Task.from_json(test.task, ""))
                 elif target.kind == "agent":
                     demand = found.setdefault(identity(target), _demand("test"))
                     demand.add(None if test.workspace is None else test.workspace.image, test.id)
@@ -404,10 +404,7 @@ def _demands_left(rows: Iterable[ItemRow], recorded: PreparedEval) -> dict[str, 
         target = recorded.target_of(row.payload["file"], row.payload["target"])
         if test.get("task"):
             task, demand = Task.from_json(test["task"], ""), found.setdefault(identity(target), _demand("task"))
-            for image in images_of(task):
-                demand.add(image, row.number)
-            if task.image is None:
-                demand.add(None, row.number)
+            add_images(demand, task)
             add_rebuilt(demand, task)
         elif target.kind == "agent":
             demand = found.setdefault(identity(target), _demand("test"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,7 +59,7 @@ from manyhands.sandboxes.lifecycle.building import LOGS
 from manyhands.sandboxes.lifecycle.planning import planned_images
 from manyhands.task_folders.agents import command_template, program_of
 from manyhands.task_folders.contents import Task
-from manyhands.task_folders.images import add_rebuilt
+from manyhands.task_folders.images import add_images, add_rebuilt
 from manyhands.task_folders.reading import read_tasks
 from manyhands.task_folders.rules import TaskRules
 from manyhands.task_folders.session import is_external, variables_as_secret
@@ -69,7 +68,7 @@ from manyhands.task_folders.variables import allowed_names, unused_notice
 from manyhands.tools.distributions import availability_notice
 from manyhands.tools.services.registry import service_secrets
 from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
-from manyhands.workloads.trajectories.dataset.task_rows import is_task_dataset
+from manyhands.workloads.trajectories.dataset.task_rows import TASK, is_task_dataset
 from manyhands.workloads.trajectories.items import Adoption, PromptItem
 from manyhands.workloads.trajectories.original import is_left_by_original, set_aside
 from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity, prepare, with_project
@@ -154,19 +153,21 @@ async def _made(
     check_prices(options)
     _warn(options, notice)
     options = with_template(options, None, notice)
-    logs = Path(tempfile.mkdtemp(prefix="manyhands-builds-"))
-    prepared = await prepare(
-        options, plan_images=partial(_planned_images, options, _once(notice), build_logs=logs), environ=environ
-    )
-    check_tool_choice(options, prepared.tools)
-    _check_worlds(prepared, folder, notice)
-    secrets |= _task_variables(prepared, environ, notice)
-    secrets |= service_secrets(services_of(prepared.mcp), options, environ)
-    _dataset_notices(prepared, notice)
-    kept = set_aside(folder) if adopt else None
-    opened = Opened(folder, _workload(prepared, folder, secrets))
-    make_run(opened, options, notice)
-    await asyncio.to_thread(_keep_logs, logs, folder)
+    with _build_logs(folder) as logs:
+
+        def tell(line: str) -> None:
+            notice(line.replace(str(logs), str(folder / LOGS)))
+
+        plan_images = partial(_planned_images, options, _once(tell), build_logs=logs)
+        prepared = await prepare(options, plan_images=plan_images, environ=environ)
+        check_tool_choice(options, prepared.tools)
+        _check_worlds(prepared, folder, notice)
+        secrets |= _task_variables(prepared, environ, notice)
+        secrets |= service_secrets(services_of(prepared.mcp), options, environ)
+        _dataset_notices(prepared, notice)
+        kept = set_aside(folder) if adopt else None
+        opened = Opened(folder, _workload(prepared, folder, secrets))
+        make_run(opened, options, notice)
     if kept is not None:
         _adoption_notices(opened.workload.adoption, kept, options, notice)
     return opened
@@ -278,11 +279,12 @@ def _images_left(folder: Path) -> ImageDemand:
         for row in reader.items():
             if not row.left_input and (not row.state.final or row.state is ItemState.FAILED):
                 payload = PromptItem.of(row.item)
-                demand.add(payload.image, payload.line)
-                if (verifier := payload.task.get("verifier_image")) is not None:
-                    demand.add(verifier, payload.line)
-                if payload.task:
-                    add_rebuilt(demand, Task.from_json(payload.task, ""))
+                if not payload.task:
+                    demand.add(payload.image, payload.line)
+                    continue
+                demand.unit, task = TASK, Task.from_json(payload.task, "")
+                add_images(demand, task)
+                add_rebuilt(demand, task)
     return demand
 
 
@@ -332,10 +334,20 @@ def _task_variables(prepared: Prepared, environ: Mapping[str, str], notice: Noti
     return variables_as_secret(looked_up(allowed, environ, option="task_env"))
 
 
-def _keep_logs(logs: Path, folder: Path) -> None:
-    """Move what builds printed into the run's folder."""
-    if any(logs.iterdir()):
-        shutil.copytree(logs, folder / LOGS, dirs_exist_ok=True)
+@contextmanager
+def _build_logs(folder: Path) -> Iterator[Path]:
+    """A folder for what builds print, moved into the run's when there is one. Without a run it stays if the error names it, as that of an
+    image that does not build does."""
+    logs = Path(tempfile.mkdtemp(prefix="manyhands-builds-"))
+    try:
+        yield logs
+        if any(logs.iterdir()):
+            shutil.copytree(logs, folder / LOGS, dirs_exist_ok=True)
+    except BaseException as error:
+        if str(logs) in str(error):
+            raise
+        shutil.rmtree(logs, ignore_errors=True)
+        raise
     shutil.rmtree(logs, ignore_errors=True)
 
 

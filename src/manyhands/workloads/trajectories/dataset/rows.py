@@ -167,7 +167,7 @@ class DatasetScan:
             return
         self.rows += 1
         if row.task is not None:
-            self._add_task(row.task, row.line)
+            self._add_task(row.task)
         else:
             self.images.add(row.image, row.line)
         self.own_systems += row.system is not None
@@ -178,10 +178,10 @@ class DatasetScan:
         self.asked.update(row.world.to_json())
         self.fields.add(row.source)
 
-    def _add_task(self, task: Task, number: int) -> None:
+    def _add_task(self, task: Task) -> None:
         self.tasks += 1
         self.images.unit = TASK
-        add_task(self.images, task, number)
+        add_task(self.images, task)
         for each in references(task.config, solution=True):
             needed = each.default is None and not each.of_solution
             self.variables[each.variable] = self.variables.get(each.variable) or (task.name if needed else None)
