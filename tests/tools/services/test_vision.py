@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from manyhands.agents.trajectory import describe_step
 from manyhands.core.clock import SystemClock
@@ -19,6 +22,7 @@ from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.simulated.model import SimulatedModel
 from manyhands.network.rules import NetworkRules
 from manyhands.sandboxes.protocol import Sandbox
+from manyhands.testing.agent_doubles import ScriptedModel
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
 from manyhands.testing.scripted_server import ScriptedResponse, ScriptedServer, chat_response
 from manyhands.tools.protocol import ToolEnvironment
@@ -151,6 +155,19 @@ async def test_nothing_private_is_reached(tmp_path: Path, address: str) -> None:
         with pytest.raises(ToolError):
             await look(environment(MemoryContext(), services(tmp_path, SimulatedModel())), source)
         assert not site.counts
+
+
+async def test_the_model_gets_the_time_that_is_left(tmp_path: Path) -> None:
+    class SlowSite(LocalSite):
+        async def answer(self, request: web.Request) -> web.StreamResponse:
+            await asyncio.sleep(0.1)
+            return web.Response(body=PNG)
+
+    model = ScriptedModel(lambda request: "red")
+    there = replace(environment(MemoryContext(), services(tmp_path, model, allow_private=True)), timeout=20.0)
+    async with SlowSite() as site:
+        assert (await look(there, site.url))["analysis"] == "red"
+    assert model.requests[0].settings.call_timeout <= 19.9
 
 
 async def test_its_cost_is_the_calls(tmp_path: Path) -> None:

@@ -171,6 +171,8 @@ async def vision_analyze(
     async def got() -> tuple[bytes, dict[str, Any]]:
         return await get(), {}
 
+    until = environment.clock.monotonic() + environment.timeout
     seen = await vision.look(steps, artifacts, {"image_url": image_url}, got)
-    answer = await vision.ask(steps, seen["artifact"], _REQUEST.format(question=question), environment.timeout)
+    left = until - environment.clock.monotonic()
+    answer = await vision.ask(steps, seen["artifact"], _REQUEST.format(question=question), left)
     return {"success": True, "analysis": answer, "picture": seen}

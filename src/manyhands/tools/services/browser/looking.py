@@ -51,10 +51,11 @@ async def browser_vision(
                 await page.evaluate(_ERASE)
             return data, {"labels": [{"ref": each.ref, "name": each.name} for each in labels]}
 
+        until = environment.clock.monotonic() + min(environment.timeout, _SECONDS)
         request = {"screenshot": "page", "full_page": full_page, "annotate": annotate}
         seen = await vision.look(steps, session.artifacts, request, shot)
         labels = seen.pop("labels")
-        answer = await vision.ask(steps, seen["artifact"], question, environment.timeout)
+        answer = await vision.ask(steps, seen["artifact"], question, until - environment.clock.monotonic())
         return {"analysis": answer, "screenshot": seen, **({"annotations": labels} if annotate else {})}
 
     needs = Needs.RECORD if steps.replaying else Needs.PAGE
