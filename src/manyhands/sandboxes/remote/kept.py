@@ -199,7 +199,10 @@ class Notes:
 
     @property
     def live(self) -> bool:
-        return (self._folder / _LIVE).exists()
+        """Whether processes ran in the background when it was last noted."""
+        if self._is_live is None:
+            self._is_live = (self._folder / _LIVE).exists()
+        return self._is_live
 
     def note_world(self, world: KeptWorld | None) -> None:
         """Raises ItemError(SANDBOX_LOST)."""
