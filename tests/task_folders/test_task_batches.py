@@ -98,6 +98,17 @@ def test_a_program_has_no_system_turn_that_no_model_got(tasks: Tasks) -> None:
     assert checked.code == 0, checked.out + checked.err
 
 
+def test_commands_that_fail_are_counted_on_screen_and_in_the_statistics(tasks: Tasks) -> None:
+    tasks.add("a", test="#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n")
+    tasks.add("b", test="#!/bin/bash\ntrue\n")
+    ran = tasks.batch("--agent_command=nosuchprogram {instruction}")
+    assert ran.code == 1
+    assert "2 agent commands ended with exit code 127 (a program that is not there)" in ran.out
+    assert json.loads((tasks.path / "data/r/statistics.json").read_text())["exit_codes"] == {"127": 2}
+    failed = tasks.batch("--agent_command=exit 7", "--run_name=r7")
+    assert "2 agent commands ended with exit code 7\n" in failed.out
+
+
 def test_scores_choose_the_best_sample_and_the_minimum(tasks: Tasks) -> None:
     tasks.add("a", test="#!/bin/bash\n[ -e hello.txt ] && echo 0.4 > /logs/verifier/reward.txt\n")
     tasks.batch(PROGRAM, "--min_score=0.5")

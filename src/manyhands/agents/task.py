@@ -97,6 +97,8 @@ class AgentResult:
     """Names that were called and not available, each once."""
     tool_usage: Usage = ZERO
     """The sum over what tool calls asked of models and services."""
+    exit_code: int | None = None
+    """Of the program that stood in for the agent; None if none did, or it was stopped at its time limit."""
 
     @property
     def completed(self) -> bool:

@@ -160,4 +160,4 @@ def _result(asked: Sequence[Message], output: Mapping[str, Any]) -> AgentResult:
     transcript = fold_transcript([step])
     code = output["exit_code"]
     stop = StopReason.TIME_LIMIT if code is None else StopReason.AGENT_ERROR if code else StopReason.ANSWERED
-    return AgentResult(transcript.messages, stop, 0, transcript.usage, transcript.tool_uses)
+    return AgentResult(transcript.messages, stop, 0, transcript.usage, transcript.tool_uses, exit_code=code)

@@ -182,6 +182,9 @@ def _print_statistics(path: Path) -> None:
         )
     if adopted := statistics.get("adopted"):
         console.print_line(f"Adopted: {adopted} trajectories {_makers(statistics['made_by'])}")
+    for code, count in statistics.get("exit_codes", {}).items():
+        known = _EXIT_CODES.get(code)
+        console.print(f"{counted(count, 'agent command')} ended with exit code {code}{f' ({known})' if known else ''}")
     if scores := statistics.get("scores"):
         verdicts = ", ".join(f"{verdict} {count}" for verdict, count in scores["verdicts"].items())
         mean = "none" if scores["mean"] is None else f"{scores['mean']:.3f}"
@@ -204,6 +207,10 @@ def _print_statistics(path: Path) -> None:
     if discarded := statistics["discarded_no_reasoning"]:
         how = "to keep them, at no further cost: --resume --keep_unreasoned --override=keep_unreasoned"
         console.print(f"Samples discarded (zero reasoning): {discarded} ({how})")
+
+
+_EXIT_CODES = {"126": "a program that can't be executed", "127": "a program that is not there"}
+"""What shells say by their exit code."""
 
 
 class ItemLog:

@@ -15,6 +15,8 @@ from manyhands.workloads.trajectories.original import counts_of, object_of, whol
 
 ADOPTED = "adopted"
 """In an item's record: the line that the original program had written for it."""
+EXIT_CODE = "exit_code"
+"""In an item's record: that of the program which stood in for the agent, if it is not 0."""
 JUDGE_KEY = "judge_api_key"
 """The name of the key of the judge's endpoint among the workload's secrets."""
 ToolStats = dict[str, dict[str, int]]
@@ -141,6 +143,7 @@ def result_record(result: AgentResult, reasoning: ReasoningCounts) -> dict[str, 
     of_tools = brief_usage(result.tool_usage)
     return {
         "stop_reason": result.stop_reason.value,
+        **({EXIT_CODE: result.exit_code} if result.exit_code else {}),
         "api_calls": result.api_calls,
         "tools": tools,
         "reasoning": list(reasoning),

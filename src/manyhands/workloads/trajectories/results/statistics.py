@@ -12,6 +12,7 @@ from manyhands.core.usage import TokenFigures, Usage
 from manyhands.workloads.trajectories.lines.entry import local_time, system_digest
 from manyhands.workloads.trajectories.records import (
     ADOPTED,
+    EXIT_CODE,
     NO_REASONING,
     ReasoningCounts,
     ReasoningFigures,
@@ -114,6 +115,8 @@ class Statistics(TypedDict):
     removed_items: NotRequired[int]
     """Items of rows that the dataset lost."""
     escaped_tags: NotRequired[TagFigures]
+    exit_codes: NotRequired[dict[str, int]]
+    """Of a run with ``--agent_command`` or ``--agent oracle``: programs that ended with another exit code than 0, by that."""
     scores: NotRequired[ScoreFigures]
     """Of a run with graders."""
     not_best: NotRequired[int]
@@ -138,6 +141,7 @@ class RunStatistics:
         """Trajectories without any reasoning."""
         self._api_calls = 0
         self._makers = ModelCounts()
+        self._exit_codes: Counter[int] = Counter()
 
     def add(
         self,
@@ -161,6 +165,8 @@ class RunStatistics:
             self._failures[cause or "unknown"] += 1
         if not record:
             return
+        if code := record.get(EXIT_CODE):
+            self._exit_codes[code] += 1
         if state is ItemState.COMPLETED:
             self._add_trajectory(record)
 
@@ -211,7 +217,12 @@ class RunStatistics:
             "usage": cast(TokenFigures, spent),
             "cost": round(cost, 8),
             "simulated": simulated,
+            **self._exit_code_figures(),  # type: ignore[typeddict-item]
         }
+
+    def _exit_code_figures(self) -> dict[str, dict[str, int]]:
+        codes = {str(code): self._exit_codes[code] for code in sorted(self._exit_codes)}
+        return {"exit_codes": codes} if codes else {}
 
     def _add_trajectory(self, record: Mapping[str, Any]) -> None:
         if stop_reason := record.get("stop_reason"):

@@ -543,4 +543,6 @@ def _conversation_record(result: AgentResult, seconds: float) -> dict[str, Any]:
     }
     if not result.completed:
         record["error"] = f"the conversation ended without an answer: {result.stop_reason}"
+        if result.exit_code:
+            record["error"] = f"the agent's command ended with exit code {result.exit_code}"
     return record
