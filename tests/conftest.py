@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from manyhands.core.redaction import KNOWN
+from manyhands.processes.interpreters import freeze_objects
 from tests.support.engines import docker_engine, image_registry, podman_engine, rootless_podman_engine
 
 __all__ = ["docker_engine", "image_registry", "podman_engine", "rootless_podman_engine"]  # fixtures
@@ -30,7 +31,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.freeze()
+        freeze_objects()
         gc.enable()
 
 

@@ -15,7 +15,6 @@ process stands in for the program, which is forked.
 from __future__ import annotations
 
 import atexit
-import gc
 import importlib
 import json
 import os
@@ -36,7 +35,7 @@ from tempfile import mkdtemp
 from typing import Any, NoReturn
 
 from manyhands.cli.main import COMMANDS, main
-from manyhands.processes.interpreters import module_path, python_command
+from manyhands.processes.interpreters import freeze_objects, module_path, python_command
 from manyhands.runs.registry import WORKLOADS
 from manyhands.workloads.csv_jobs.service.control import READY
 from tests.support.handover.sitecustomize import ADDRESS, RUNNER
@@ -211,7 +210,7 @@ def serve(channel: socket.socket, listening: socket.socket) -> Callable[[], int]
                     _import_all(_IMPORTED_FOR_PROGRAMS)
                 else:
                     _import_for(order["words"])
-                gc.freeze()  # no child looks at what the server has imported, which would copy it
+                freeze_objects()  # no child looks at what the server has imported, which would copy it
                 if not (pid := os.fork()):
                     for end in (*ends, *ends.values()):
                         os.close(end)

@@ -25,7 +25,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NoReturn
 
-from manyhands.processes.interpreters import end_process, leave_current_folder
+from manyhands.processes.interpreters import end_process, freeze_objects, leave_current_folder
 from manyhands.runs.exit_codes import ExitCode
 
 _PATH_ERRORS = {errno.ENAMETOOLONG: "the path is too long", errno.EACCES: "permission denied"}
@@ -191,7 +191,7 @@ def imported(name: str) -> ModuleType:
         return import_module(name)
     finally:
         if collects:
-            gc.freeze()
+            freeze_objects()
             gc.enable()
 
 

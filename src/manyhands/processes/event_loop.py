@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
+from manyhands.processes.interpreters import are_objects_frozen
+
 MANY_FILES = 65536
 MAX_SWITCH_INTERVAL = 0.001
 """Seconds for which a thread runs while another one waits."""
@@ -20,8 +22,6 @@ _Result = TypeVar("_Result")
 _lock = threading.Lock()
 _before: list[tuple[tuple[int, int, int], float, bool]] = []
 """How the interpreter was set when each of the runs of this process began, and whether that froze what there was."""
-_others_freeze = False
-"""Whether something else than a run was found to have frozen objects; see ``_is_frozen``."""
 COLLECTION_THRESHOLDS = (50_000, 10, 10)
 """New objects until a search for garbage cycles, and searches of each generation until one of the next."""
 
@@ -85,7 +85,7 @@ def interpreter_settings() -> Iterator[None]:
     journal's thread ends with a wait for its turn, and all items of the commit wait with it.
     """
     with _lock:  # a program may execute runs in several threads at once: the first one sets, the last one restores
-        freezes = not (_before or _is_frozen())
+        freezes = not (_before or are_objects_frozen())
         _before.append((gc.get_threshold(), sys.getswitchinterval(), freezes))
         if freezes:
             gc.freeze()  # what there is already stays, and need not be searched either
@@ -101,11 +101,3 @@ def interpreter_settings() -> Iterator[None]:
                 gc.set_threshold(*thresholds)
             if freezes:
                 gc.unfreeze()
-
-
-def _is_frozen() -> bool:
-    """Whether something else has frozen objects, which then must stay so. They are counted one by one, a tenth of a second for a
-    million: once there were some, they are not counted again."""
-    global _others_freeze
-    _others_freeze = _others_freeze or gc.get_freeze_count() > 0
-    return _others_freeze

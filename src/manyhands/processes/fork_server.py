@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 
 from manyhands.processes import system
 from manyhands.processes.event_loop import keep_exit_codes
-from manyhands.processes.interpreters import end_process, flush_output, module_path
+from manyhands.processes.interpreters import end_process, flush_output, freeze_objects, module_path
 
 MAX_ORDER = 1 << 20
 """Bytes of one order: the environment is in it."""
@@ -209,7 +209,7 @@ def _serve_and_exit(channel: socket.socket, parent: int, before: Mapping[int, st
             _leave_files(before, {1, 2, channel.fileno()})
             system.name_process("manyhands-forks")
             _import(imports)
-            gc.freeze()  # no fork looks at what there is already, which would copy it
+            freeze_objects()  # no fork looks at what there is already, which would copy it
             _serve(channel)
     except BaseException:  # noqa: BLE001 - never back into the code of the process that was forked
         traceback.print_exc()

@@ -25,6 +25,7 @@ from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.old_contract import current
 from manyhands.processes.event_loop import run_on_loop
+from manyhands.processes.interpreters import freeze_objects
 from manyhands.processes.output import safe_streams
 from manyhands.processes.system import die_with_parent
 
@@ -175,7 +176,7 @@ async def serve(descriptor: int) -> None:
     try:
         factory: WorkloadFactory = import_attribute(begin.workload)
         workload = factory(begin.spec, Path(begin.folder))
-        gc.freeze()
+        freeze_objects()
         gc.enable()
         workload.set_secrets(begin.secrets)
         await Worker(channel, begin, workload).work()

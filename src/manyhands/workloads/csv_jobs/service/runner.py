@@ -33,6 +33,7 @@ from manyhands.engine.journal.store import Store
 from manyhands.engine.scheduler import CANCEL_SECONDS
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.processes.fork_server import ForkServer, fork_server
+from manyhands.processes.interpreters import freeze_objects
 from manyhands.processes.output import SafeStream
 from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.ledger import REMOVED, ledger_of, left_to_do
@@ -267,7 +268,7 @@ def _note(store: Store, clock: Clock, error: ManyhandsError) -> None:
 
 def main() -> int:
     """Execute the job whose folder is named; the exit code."""
-    gc.freeze()
+    freeze_objects()
     gc.enable()
     text = os.environ.pop(READY, "")
     ready = ReadySignal(int(text) if text.isdecimal() else None)
