@@ -259,6 +259,51 @@ def test_variables_of_this_machine_reach_the_task_and_no_file_of_the_run(
         assert not path.is_file() or b"quite-a-long-code" not in path.read_bytes(), path
 
 
+def test_what_a_program_says_of_itself_is_kept_and_nothing_that_it_never_had(tasks: Tasks) -> None:
+    """The program is ``cat``: it prints its instruction, which holds the events of another one."""
+    part = {"model": "claude-x", "id": "m1"}
+    shell = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}
+    came = {"type": "tool_result", "tool_use_id": "t", "content": "a.py"}
+    events = [
+        {"type": "system", "subtype": "init", "model": "claude-x", "claude_code_version": "2.1.0"},
+        {"type": "assistant", "message": {**part, "content": [{"type": "text", "text": "I look."}]}},
+        {"type": "assistant", "message": {**part, "content": [shell]}},
+        {"type": "user", "message": {"content": [came]}},
+        {
+            "type": "assistant",
+            "message": {"model": "claude-x", "id": "m2", "content": [{"type": "text", "text": "Done."}]},
+        },
+        {"type": "result", "subtype": "success", "result": "Done.", "total_cost_usd": 0.25, "num_turns": 2},
+    ]
+    tasks.add(
+        "a", instruction="\n".join(map(json.dumps, events)), test="#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
+    )
+    assert tasks.batch("--agent_command=cat").code == 0
+    (line,) = tasks.lines()
+    metadata = line["metadata"]
+    assert (metadata["model"], metadata["cost"], metadata["toolsets_offered"]) == ("claude-x", 0.25, "")
+    assert (line["api_calls"], metadata["usage"]["calls"], line["toolsets_used"]) == (2, 2, ["none"])
+    assert [turn["from"] for turn in line["conversations"]] == ["human", "gpt", "tool", "gpt"]
+    for name in ("messages", "openai", "axolotl", "llamafactory"):
+        ran = run_command(tasks.path, "export", "data/r", "--to", name, "--output", f"{name}.out")
+        assert (ran.code, "1 row" in ran.out) == (0, True), ran.out + ran.err
+    (sent,) = read_lines(tasks.path / "messages.out")
+    assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert run_command(tasks.path, "export", "data/r", "--to", "atif", "--output", "a.jsonl").code == 0
+    (found,) = read_lines(tasks.path / "a.jsonl")
+    assert found["agent"] == {"name": "cat", "version": "2.1.0", "model_name": "claude-x"}
+
+
+def test_a_program_that_says_nothing_of_itself_has_no_model(tasks: Tasks) -> None:
+    tasks.add("a")
+    assert tasks.batch(PROGRAM).code == 0
+    assert tasks.lines()[0]["metadata"]["model"] == ""
+    ran = run_command(tasks.path, "export", "data/r", "--to", "messages", "--output", "m.jsonl")
+    assert "without an answer to train on" in ran.out + ran.err
+    assert run_command(tasks.path, "export", "data/r", "--to", "atif", "--output", "a.jsonl").code == 0
+    assert read_lines(tasks.path / "a.jsonl")[0]["agent"] == {"name": "echo", "version": "unknown"}
+
+
 def test_a_variable_that_nobody_allowed_refuses_the_task_before_its_image_is_built(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

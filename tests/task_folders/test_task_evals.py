@@ -147,7 +147,8 @@ def test_a_program_does_the_tasks_by_an_option_or_by_the_targets_key(evaluation:
     (result,) = evaluation.results()
     assert (result["score"], result["output"][-1]["content"]) == (1.0, "did Write hello to hello.txt.")
     targets = evaluation.path / "tasks/targets.yaml"
-    targets.write_text(TARGETS + "  - {name: own, provider: agent, model: simulated, agent_command: touch made}\n")
+    own = "{name: own, provider: agent, model: vendor/model, agent_command: touch made}"  # needs no key: it calls no model
+    targets.write_text(f"{TARGETS}  - {own}\n")
     assert evaluation.run("--target=own", "--run_name=own").code == 0
     targets.write_text(
         TARGETS + "  - {name: own, provider: agent, agent: oracle, model: simulated, agent_command: x}\n"

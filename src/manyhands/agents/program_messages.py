@@ -26,7 +26,7 @@ from manyhands.core.usage import Usage, as_cost
 
 Record = dict[str, Any]
 """The record of an answer, as evaluations read it: ``output`` (messages with ``role``, ``content``, ``tool_calls``), and as far as they are
-said ``token_usage``, ``cost_usd``, ``duration_ms`` and ``error``."""
+said ``token_usage``, ``cost_usd``, ``duration_ms``, ``error``, ``model`` and ``version`` (of the program)."""
 _FILE_KEYS = ("path", "filePath")
 _READ, _WRITE, _EDIT, _BASH, _SKILL = "Read", "Write", "Edit", "Bash", "Skill"
 _COPILOT_TOOLS = {
@@ -53,6 +53,7 @@ def read_launch(text: str, priced: Priced = lambda usage: None) -> Record | None
         tokens, cost = _tokens(account.usage), None if account.usage.unpriced_calls else account.usage.cost
     record: Record = {"output": reading.messages, "token_usage": tokens, "cost_usd": cost}
     record |= {"duration_ms": reading.duration_ms, "error": account.error or reading.error}
+    record |= {"model": reading.model, "version": reading.version}
     record = {name: value for name, value in record.items() if value is not None}
     if not any("content" in message for message in reading.messages) and reading.result:
         reading.messages.append({"role": "assistant", "content": reading.result})
@@ -94,6 +95,12 @@ class _Launch:
     """Tool calls by id."""
     started: Any = None
     """When the session began."""
+    model: str | None = None
+    """That answered first, as the program calls it."""
+    version: str | None = None
+    """The program's."""
+    answer_id: Json = None
+    """Of the last message, where the program prints the parts of one answer apart."""
 
     def take(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
@@ -101,14 +108,23 @@ class _Launch:
         if handler is not None:
             handler(self, event)
 
-    def say(self, content: Json, *calls: dict[str, Any], role: str = "assistant") -> None:
-        message: dict[str, Any] = {"role": role}
+    def say(self, content: Json, *calls: dict[str, Any], role: str = "assistant", answer_id: Json = None) -> None:
+        """Add a message. ``answer_id``: that of the answer which it is a part of; parts that follow each other become one message."""
+        if not content and not calls:
+            return
+        if answer_id is None or answer_id != self.answer_id:
+            self.messages.append({"role": role})
+        self.answer_id = answer_id
+        message = self.messages[-1]
         if content:
-            message["content"] = content
+            message["content"] = content if "content" not in message else f"{message['content']}\n\n{content}"
         if calls:
-            message["tool_calls"] = list(calls)
-        if len(message) > 1:
-            self.messages.append(message)
+            message["tool_calls"] = [*message.get("tool_calls", ()), *calls]
+
+    def answered_by(self, model: Json) -> None:
+        """Note the model that is named somewhere."""
+        if self.model is None and isinstance(model, str) and model and not model.startswith("<"):  # <synthetic>
+            self.model = model
 
     def call(self, tool: str, given: Json, call_id: Json = None, **more: Any) -> dict[str, Any]:
         """A tool call, which can be found by its id from now on."""
@@ -153,17 +169,24 @@ def _with_file(given: Json) -> Json:
 # --- Claude
 
 
+def _claude_began(launch: _Launch, event: Mapping[str, Any]) -> None:
+    launch.answered_by(event.get("model"))
+    version = event.get("claude_code_version")
+    launch.version = version if isinstance(version, str) and version else launch.version
+
+
 def _claude_said(launch: _Launch, event: Mapping[str, Any]) -> None:
     message = event.get("message")
     if not isinstance(message, dict):
         return
     launch.known = True
+    launch.answered_by(message.get("model"))
     calls = [
         launch.call(part["name"], part.get("input"), part.get("id"))
         for part in _parts(message, "tool_use")
         if isinstance(part.get("name"), str)
     ]
-    launch.say(_text(message.get("content")), *calls)
+    launch.say(_text(message.get("content")), *calls, answer_id=message.get("id"))
 
 
 def _claude_was_told(launch: _Launch, event: Mapping[str, Any]) -> None:
@@ -176,8 +199,19 @@ def _claude_was_told(launch: _Launch, event: Mapping[str, Any]) -> None:
 def _claude_ended(launch: _Launch, event: Mapping[str, Any]) -> None:
     if "result" in event or "total_cost_usd" in event or "num_turns" in event:
         launch.known = True
+        launch.answered_by(_main_model(event.get("modelUsage")))
         launch.result = as_text(event["result"]) if event.get("result") else ""
         launch.duration_ms = _number(event.get("duration_ms"))
+
+
+def _main_model(usages: Json) -> str | None:
+    """The model that wrote most."""
+    written = {
+        name: _count(usage.get("outputTokens"))
+        for name, usage in (usages.items() if isinstance(usages, dict) else ())
+        if isinstance(usage, dict)
+    }
+    return max(written, key=written.__getitem__, default=None)
 
 
 # --- Codex
@@ -252,6 +286,7 @@ def _pi_message(launch: _Launch, message: Mapping[str, Any]) -> tuple[dict[str, 
         if call is not None:
             call["output"] = _text(message.get("content")) or message.get("content")
     elif role == "assistant":
+        launch.answered_by(message.get("model"))
         calls = [
             launch.call(*_pi_call(part["name"], part.get("arguments", part.get("input"))), part.get("id"))
             for part in _parts(message, "toolCall", "tool_call", "tool_use")
@@ -353,6 +388,7 @@ def _copilot_tool_ended(launch: _Launch, event: Mapping[str, Any]) -> None:
 
 def _copilot_ended(launch: _Launch, event: Mapping[str, Any]) -> None:
     metrics = _data(event).get("modelMetrics")
+    launch.answered_by(next(iter(metrics), None) if isinstance(metrics, dict) else None)
     parts = (
         [each.get("usage") for each in metrics.values() if isinstance(each, dict)] if isinstance(metrics, dict) else []
     )
@@ -372,6 +408,7 @@ def _between(start: Json, end: Json) -> float | None:
 
 
 _HANDLERS: Mapping[str, Callable[[_Launch, Mapping[str, Any]], None]] = {
+    "system": _claude_began,
     "assistant": _claude_said,
     "user": _claude_was_told,
     "result": _claude_ended,

@@ -99,6 +99,8 @@ class AgentResult:
     """The sum over what tool calls asked of models and services."""
     exit_code: int | None = None
     """Of the program that stood in for the agent; None if none did, or it was stopped at its time limit."""
+    model: str | None = None
+    """That answered, where a program of its own says so."""
 
     @property
     def completed(self) -> bool:

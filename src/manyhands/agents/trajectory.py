@@ -87,6 +87,9 @@ TOOL = "tool"
 AGENT = "agent"
 """A program that did the whole task in place of the built-in agent: ``added`` of its request and ``messages`` of its output are the
 conversation, ``exit_code`` is None if it was stopped at its time limit."""
+PROGRAM = "program"
+"""In the output of such a step, if the conversation is that of the events which the program printed: what these say of it, ``model`` and
+``version``."""
 
 
 class Transcript:

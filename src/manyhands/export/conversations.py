@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, cast
 
 from manyhands.agents.time_limit import OVER
-from manyhands.agents.trajectory import AGENT, MODEL, fold, folded
+from manyhands.agents.trajectory import AGENT, MODEL, PROGRAM, fold, folded
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, text_of
 from manyhands.core.outcomes import ItemState, StopReason
@@ -149,7 +149,7 @@ class Conversation:
     result: Json = None
     """The structured result that was handed in, or the answer that was graded."""
     version: str | None = None
-    """Of this program, when it made the run; None for a conversation from elsewhere."""
+    """Of this program, when it made the run; of the agent's, where another one did the item; None for a conversation from elsewhere."""
     collected: Mapping[str, Any] | None = None
     """What the run's command gave in the end: ``output``, and ``problem`` if that is not to be relied on. The canonical record has no
     place for it."""
@@ -288,6 +288,10 @@ def turns_of(steps: Iterable[RecordedStep], scope: str = "", *, head: Sequence[M
     """The conversation that an agent had in a scope of an attempt, with the messages that every request began with."""
     turns = [Turn(message) for message in head]
     for message, step in folded(steps, scope):
+        if step.kind == AGENT:
+            at = step.started_at if message["role"] == "user" else step.finished_at
+            turns.append(Turn(message, at, train=message["role"] == "assistant" and PROGRAM in step.output))
+            continue
         if message["role"] != "assistant" or "_given" in message or step.output.get("message") is not message:
             turns.append(Turn(message, step.started_at if message["role"] == "user" else step.finished_at))
             continue

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from manyhands.agents.program_messages import read_launch
-from manyhands.agents.programs import AgentProgram, read_account
+from manyhands.agents.programs import AgentProgram, program_name, read_account
 from manyhands.agents.task import AgentResult
-from manyhands.agents.trajectory import AGENT, fold_transcript
+from manyhands.agents.trajectory import AGENT, PROGRAM, fold_transcript
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
@@ -53,12 +53,16 @@ def command_template(command: str) -> CommandTemplate:
 
 
 def program_of(command: str | None) -> str:
-    """What does tasks, for results: the model that a command names, else its program; ``oracle`` without a command."""
+    """What does tasks, for results: the program of a command; ``oracle`` without a command."""
     if command is None:
         return ORACLE
-    words = command.split()
-    program = AgentProgram.of(words)
-    return program.model or program.name or (words[0].rpartition("/")[2] if words else "")
+    name, _ = program_name(command.split())
+    return name
+
+
+def named_model(command: str | None) -> str:
+    """The model that a command names; ``oracle`` without a command, and nothing if nobody knows."""
+    return ORACLE if command is None else AgentProgram.of(command.split()).model or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,24 +120,26 @@ class TaskProgram:
             "omitted": shown.omitted,
             "seconds": math.ceil(result.seconds * 1000) / 1000,
         }
-        usage = ZERO
         if self.command is None:
-            messages: list[Message] = [{"role": "assistant", "content": text.strip() or f"ran {SOLVE_SCRIPT}"}]
-        else:
-            messages, usage = _read(text)
-        return Effect({**output, "messages": messages, "usage": usage.to_json()}, usage)
+            said = text.strip() or f"ran {SOLVE_SCRIPT}"
+            return Effect({**output, "messages": [{"role": "assistant", "content": said}], "usage": ZERO.to_json()})
+        found, usage = _read(text)
+        return Effect({**output, **found, "usage": usage.to_json()}, usage)
 
 
-def _read(text: str) -> tuple[list[Message], Usage]:
-    """The conversation that a program printed, and what it used."""
+def _read(text: str) -> tuple[dict[str, Any], Usage]:
+    """The conversation that a program printed, and what it used. If it printed events, with what they say of the program."""
     launch, account = read_launch(text), read_account(text, lambda usage: None)
+    usage = account.usage or ZERO
     if launch is None:
         said = text.strip()
-        return ([{"role": "assistant", "content": said}] if said else []), account.usage or ZERO
+        return {"messages": [{"role": "assistant", "content": said}] if said else []}, usage
     messages: list[Message] = []
     for number, said in enumerate(launch["output"]):
         messages += _as_chat(said, number)
-    return messages, account.usage or ZERO
+    answers = sum(message["role"] == "assistant" for message in messages)
+    program = {name: launch[name] for name in ("model", "version") if name in launch}
+    return {"messages": messages, PROGRAM: program}, replace(usage, calls=max(answers, 1)) if usage.calls else usage
 
 
 def _as_chat(said: Mapping[str, Json], number: int) -> list[Message]:
@@ -160,4 +166,12 @@ def _result(asked: Sequence[Message], output: Mapping[str, Any]) -> AgentResult:
     transcript = fold_transcript([step])
     code = output["exit_code"]
     stop = StopReason.TIME_LIMIT if code is None else StopReason.AGENT_ERROR if code else StopReason.ANSWERED
-    return AgentResult(transcript.messages, stop, 0, transcript.usage, transcript.tool_uses, exit_code=code)
+    return AgentResult(
+        transcript.messages,
+        stop,
+        transcript.usage.calls,
+        transcript.usage,
+        transcript.tool_uses,
+        exit_code=code,
+        model=output.get(PROGRAM, {}).get("model"),
+    )

@@ -42,7 +42,7 @@ FIELDS = {
     "seed": ("json", "the seed that was sent"),
     "tokens": ("int64", "tokens of the conversation, by the tokenizer of the export"),
     "result": ("json", "the structured result that was handed in, or the answer that was graded"),
-    "version": ("string", "the version of manyhands that made the run"),
+    "version": ("string", "the version of manyhands that made the run, or of another program that did the item"),
     "turns": (
         "list: json",
         "each message with when it was there, whether a model may be trained on it, and the call that gave it",

@@ -57,7 +57,7 @@ from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.lifecycle.building import LOGS
 from manyhands.sandboxes.lifecycle.planning import planned_images
-from manyhands.task_folders.agents import command_template, program_of
+from manyhands.task_folders.agents import command_template, named_model, program_of
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.images import add_images, add_rebuilt
 from manyhands.task_folders.reading import read_tasks
@@ -319,7 +319,7 @@ def _with_rules(options: BatchSpec) -> BatchSpec:
 
 def _without_model(options: BatchSpec) -> BatchSpec:
     """Of a run that calls no model itself."""
-    return options.changed({"model": program_of(options.agent_command)})
+    return options.changed({"model": named_model(options.agent_command) or program_of(options.agent_command)})
 
 
 def _task_variables(prepared: Prepared, environ: Mapping[str, str], notice: Notice) -> dict[str, str]:

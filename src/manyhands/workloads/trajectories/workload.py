@@ -62,6 +62,7 @@ from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.lifecycle.backend import opened_backend
 from manyhands.sandboxes.lifecycle.keeping import worlds_of
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
+from manyhands.task_folders.agents import named_model
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.session import TaskSession, is_external
 from manyhands.task_folders.trial import Verified
@@ -95,6 +96,8 @@ from manyhands.workloads.trajectories.tasks import REWARDS, graded_by_verifier
 if TYPE_CHECKING:
     from manyhands.workloads.trajectories.grading import TrajectoryGrader
 
+NO_TOOLSETS = ("none",)
+"""Written where none were drawn, as a program did the task: an empty list has no type."""
 MAX_TOOL_OUTPUT = 50_000
 """Maximum characters of a tool's result."""
 
@@ -276,7 +279,7 @@ class TrajectoryWorkload(Workload):
         if self._prepared.layout == FIRST_LAYOUT:
             return {"toolsets": list(toolsets)}
         if self._is_external(payload):
-            return {"toolsets": list(toolsets), "offered": [], "system_prompt": "", "external": True}
+            return {"toolsets": [], "offered": [], "system_prompt": "", "external": True}
         return {
             "toolsets": list(toolsets),
             "offered": self._opened_tools.with_tools(toolsets),
@@ -379,7 +382,7 @@ class TrajectoryWorkload(Workload):
             "completed": result.completed,
             "partial": result.partial,
             **setup,
-            "model": options.model,
+            "model": self._answering_model(payload, result),
             "unknown_tools": list(result.unknown_tools),
             "seed": item_seed(options, context),
             "times": times,
@@ -443,7 +446,7 @@ class TrajectoryWorkload(Workload):
             completed=record["completed"],
             partial=record["partial"],
             api_calls=record["api_calls"],
-            toolsets_used=record["toolsets"],
+            toolsets_used=record["toolsets"] or NO_TOOLSETS,
             tool_stats=self._columns.stats(_uses(record)),
             stop_reason=StopReason(record["stop_reason"]),
             item_key=item.key,
@@ -474,6 +477,11 @@ class TrajectoryWorkload(Workload):
     def _is_external(self, payload: PromptItem) -> bool:
         """Whether something else does the item than an agent that calls the run's model."""
         return bool(payload.task) and is_external(self._options, self._options.agent)
+
+    def _answering_model(self, payload: PromptItem, result: AgentResult) -> str:
+        """Empty where a program did the task and nobody knows its model."""
+        options = self._options
+        return (result.model or named_model(options.agent_command)) if self._is_external(payload) else options.model
 
     def _given(self, payload: PromptItem) -> dict[str, Any]:
         """What the row gave besides the text of its prompt."""

@@ -78,7 +78,11 @@ METADATA = Object(
     (
         Field("batch_num", "whole number", "the batch file that it is in"),
         Field("timestamp", "text", "when it ended: local time, ISO 8601"),
-        Field("model", "text", "as given by `--model`; in an adopted line as that names it, empty if it names none"),
+        Field(
+            "model",
+            "text",
+            "as given by `--model`; of an external agent, and in an adopted line, as that names it, empty if it names none",
+        ),
         Field("item", "text", "the item's key"),
         Field("sample", "whole number", "which sample of its row, from 0"),
         Field("attempt", "whole number", "the attempt that it comes from; 0 in an adopted line"),
@@ -166,8 +170,16 @@ def schema_of(tools: Iterable[str]) -> Object:
                 "true or false",
                 "whether a defect of an answer broke the conversation off. (Running out of turns is neither)",
             ),
-            Field("api_calls", "whole number", "model calls of the conversation"),
-            Field("toolsets_used", List("text"), "the toolsets that were drawn for this prompt, available or not"),
+            Field(
+                "api_calls",
+                "whole number",
+                "model calls of the conversation; of an external agent that prints its events, its answers",
+            ),
+            Field(
+                "toolsets_used",
+                List("text"),
+                "the toolsets that were drawn for this prompt, available or not; `none` with an external agent",
+            ),
             Field(
                 "tool_stats",
                 Object(tuple(Field(name, _COUNTS) for name in names)),

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from manyhands.agents.task import AgentTask
 from manyhands.agents.toolbox import RunTools
+from manyhands.agents.trajectory import AGENT, PROGRAM
 from manyhands.core.digests import content_key
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import GRADE
@@ -22,6 +23,7 @@ from manyhands.export.conversations import (
     turns_of,
 )
 from manyhands.export.sharegpt_reading import messages_of
+from manyhands.task_folders.agents import program_of
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.prepared import Prepared
 from manyhands.workloads.trajectories.records import ADOPTED
@@ -53,9 +55,15 @@ class TrajectoryConversations(ConversationSource):
             found.stop_reason = "answered" if record[ADOPTED].get("completed") else None
             yield found
             return
-        found.tools, found.tools_changed = self._tools_of(record, steps)
-        found.ephemeral, found.prefill = options.ephemeral_system_prompt, self._prefill
-        found.turns = turns_of(steps, head=self._head(payload, bool(found.tools)))
+        if (program := next((step for step in steps if step.kind == AGENT), None)) is not None:
+            found.agent = program_of(program.request["command"])
+            found.version = program.output.get(PROGRAM, {}).get("version", "unknown")
+            found.model = found.model or None
+            found.turns = turns_of(steps)
+        else:
+            found.tools, found.tools_changed = self._tools_of(record, steps)
+            found.ephemeral, found.prefill = options.ephemeral_system_prompt, self._prefill
+            found.turns = turns_of(steps, head=self._head(payload, bool(found.tools)))
         found.others = judges_named(side_conversations(found, steps), found.scores)
         yield found
 

@@ -256,9 +256,10 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, tu
 
         values["tools"] = [absolute_source(each, making.folder) for each in sources]
     try:
-        if values.get("agent") == ORACLE:  # which calls no model, so needs no key of one
-            values = {**values, "model": SIMULATED}
-        options = AgentTargetOptions.make(values).resolved()
+        options = AgentTargetOptions.make(values)
+        if _calls_no_model(options):  # so it needs no key of one
+            options = options.changed({"model": SIMULATED, "base_url": AgentTargetOptions().base_url})
+        options = options.resolved()
         addresses = addresses_of(options.base_url)
         keys = keys or _keys(options, addresses, making.environ, azure=provider == "azure")
         paired(addresses, [key.text for key in keys])
@@ -387,6 +388,8 @@ class AgentTarget:
         been given what belongs into it."""
         if test.task:
             return await self._task_done(context, test)
+        if _calls_no_model(self._options):
+            raise ItemError(Cause.INVALID_INPUT, "the target does task folders only, as it calls no model")
         if workspace is not None:
             await workspace.begin()
         began = await moment(context)
@@ -520,6 +523,10 @@ class AgentConversation:
 
     def still(self) -> AbstractAsyncContextManager[None]:
         return self._world.still()
+
+
+def _calls_no_model(options: AgentTargetOptions) -> bool:
+    return options.agent == ORACLE or options.agent_command is not None
 
 
 def _item_world(test: Test) -> ItemWorld:
