@@ -244,9 +244,10 @@ class Round:
     def _only_crashes(self) -> bool:
         """Whether nothing failed but items that were in a killed worker more often than the engine forgives."""
         self._resuming = True
-        if not self._kills_workers:
+        summary = self._folder / "summary.json"
+        if not self._kills_workers or not summary.exists():
             return False
-        failed = json.loads((self._folder / "summary.json").read_text())["ledger"]["by_cause"].get("failed", {})
+        failed = json.loads(summary.read_text())["ledger"]["by_cause"].get("failed", {})
         return set(failed) == {"worker_crash"}
 
     @property
