@@ -278,7 +278,10 @@ def test_what_a_program_says_of_itself_is_kept_and_nothing_that_it_never_had(tas
     tasks.add(
         "a", instruction="\n".join(map(json.dumps, events)), test="#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
     )
-    assert tasks.batch("--agent_command=cat").code == 0
+    ran = tasks.batch("--agent_command=cat", "--max_cost=0.1")
+    assert ran.code == 0
+    assert "those at work may pass --max_cost" in ran.err
+    assert "so that the budget holds" not in ran.err, "nobody bounds what a program's model answers"
     (line,) = tasks.lines()
     metadata = line["metadata"]
     assert (metadata["model"], metadata["cost"], metadata["toolsets_offered"]) == ("claude-x", 0.25, "")

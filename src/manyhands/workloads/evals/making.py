@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from manyhands.agents.run_settings import check_prices, warn_of_budget
+from manyhands.agents.run_settings import COST_AT_END, check_prices, warn_of_budget
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
@@ -201,22 +201,25 @@ def _is_toolless(target: Target, options: EvalSpec) -> bool:
     return target.facts.calls_models and not does_itself and not any(given.get(name) for name in TOOL_KEYS)
 
 
+def _is_external(target: Target, options: EvalSpec) -> bool:
+    """Whether a program does task folders in place of a target that would call a model."""
+    return target.facts.calls_models and bool(target.settings.get("agent_command") or options.agent_command)
+
+
 def _warn_of_budget(prepared: PreparedEval, notice: Notice) -> None:
     """Say what of the budget can't be kept, or changes how models are called."""
     options = prepared.options
     named = [target for file in prepared.files for target in (*file.targets, *file.judges)]
-    models = [target.settings for target in named if target.facts.calls_models]
+    external = [target for target in named if _is_external(target, options)]
+    models = [target.settings for target in named if target.facts.calls_models and target not in external]
     settings_by_model = {model: settings for settings in models if isinstance(model := settings.get("model"), str)}
     called = [
         ModelSettings(model=model, max_tokens=1 if "max_tokens" in settings else None)
         for model, settings in settings_by_model.items()
         if not has_reference(model)
     ]
-    outside = any(target.facts.cost_at_end for target in named)
-    programs = (
-        "what commands and functions cost is known only when they have ended, so that those at work may pass --max_cost"
-    )
-    warn_of_budget(options, called, notice, programs=programs if outside else None)
+    outside = bool(external) or any(target.facts.cost_at_end for target in named)
+    warn_of_budget(options, called, notice, programs=COST_AT_END if outside else None)
 
 
 async def _continued(

@@ -419,7 +419,11 @@ def _grader_names(options: BatchSpec) -> list[str] | None:
 def _warn(options: BatchSpec, notice: Notice) -> None:
     checks = _checks(options)
     judge = None if checks is None else checks.judge_options(options)
-    warn_of_budget(options, [options] if judge is None or judge.model == options.model else [options, judge], notice)
+    external = is_external(options, options.agent)
+    called = [] if external else [options]
+    if judge is not None and (external or judge.model != options.model):
+        called.append(judge)
+    warn_of_budget(options, called, notice, programs=COST_AT_END if external else None)
 
 
 def _dataset_notices(prepared: Prepared, notice: Notice) -> None:
