@@ -170,6 +170,26 @@ def test_directives() -> None:
     assert all("reasoning" not in message for message in silent)
 
 
+@pytest.mark.parametrize(
+    "names", [("web_search", "web_extract"), ("browser_navigate", "browser_snapshot"), ("web_extract",)]
+)
+def test_as_many_turns_with_tools_as_are_asked_for_with_the_web_alone(names: tuple[str, ...]) -> None:
+    shapes = {"web_search": {"query": TEXT}, "web_extract": {"urls": {"type": "array", "items": TEXT}}}
+    shapes["browser_navigate"] = {"url": TEXT}
+    tools = [tool(name, shapes.get(name, {})) for name in names]
+    said = converse("Find the height of lamps [simulate: tools=3]", tools)
+    called = calls_of(said)
+    assert (len(said), {call["name"] for call in called} <= set(names)) == (8, True)
+    wanted = {"web_search": "height", "browser_navigate": "about:blank", "web_extract": "https://example.org/"}
+    assert wanted[names[0]] in called[0]["arguments"]
+
+
+def test_a_site_that_is_named_by_its_host_is_read() -> None:
+    tools = [tool("web_extract", {"urls": {"type": "array", "items": TEXT}})]
+    said = converse("See lamps.example.org/a, a.txt and ada@example.com [simulate: tools=1]", tools)
+    assert json.loads(said[1]["tool_calls"][0]["function"]["arguments"]) == {"urls": ["https://lamps.example.org/a"]}
+
+
 @given(st.text(max_size=50), st.integers(0, 100))
 @settings(deadline=None)
 def test_arguments_fit_any_tools_schema(prompt: str, seed: int) -> None:

@@ -104,7 +104,9 @@ def check_prices(options: PriceSettings) -> None:
         load_price_table(options.prices)
 
 
-COST_AT_END = "what commands and functions cost is known only when they have ended, so that those at work may pass --max_cost"
+COST_AT_END = (
+    "what commands and functions cost is known only when they have ended, so that those at work may pass --max_cost"
+)
 """What there is to say of programs that say what they cost, but take no limit."""
 
 

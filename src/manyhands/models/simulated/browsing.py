@@ -8,9 +8,9 @@ from typing import Any
 
 from manyhands.core.digests import Draws
 from manyhands.core.jsonio import Json, loads_outside
+from manyhands.models.simulated.calls import named_urls
 
 PREFIX = "browser_"
-_URL = re.compile(r"https?://[^\s<>\"'`)\]}]+")
 _FIELD = re.compile(r'- (?:textbox|searchbox) "([^"\n]*)".*?\[ref=(\w+)\]')
 _CONTROL = re.compile(r"- (?:link|button)\b.*?\[ref=(\w+)\]")
 
@@ -21,18 +21,26 @@ def browsing_call(
     """The next call of a tool of the browser, by what the last ones gave; None if none helps. ``tools``: names of those there are."""
     past = list(_calls(messages))
     if not past:
-        url = _URL.search(task)
-        made = None if url is None else ("browser_navigate", {"url": url[0].rstrip(".,;:!?")})
+        urls = named_urls(task)
+        made = ("browser_navigate", {"url": urls[0]}) if urls else None
     else:
         made = _following(past, task, draws, words)
     return made if made is not None and made[0] in tools else None
+
+
+def any_browsing(messages: Sequence[Mapping[str, Any]], tools: Collection[str]) -> tuple[str, dict[str, Any]]:
+    """A call of a tool of the browser where none helps: it looks once more at the page, or opens an empty one."""
+    past = _calls(messages)
+    if "browser_snapshot" in tools and past and _worked(past[-1][2]):
+        return "browser_snapshot", {}
+    return "browser_navigate", {"url": "about:blank"}
 
 
 def _following(
     past: Sequence[tuple[str, Json, Json]], task: str, draws: Draws, words: Sequence[str]
 ) -> tuple[str, dict[str, Any]] | None:
     name, _, result = past[-1]
-    worked = isinstance(result, Mapping) and result.get("success") is True
+    worked = _worked(result)
     if name == "browser_navigate" and not worked:
         return None
     if name not in ("browser_snapshot", "browser_type"):
@@ -47,6 +55,10 @@ def _following(
         return "browser_press", {"key": "Enter"}
     controls = _CONTROL.findall(page)
     return ("browser_click", {"ref": draws.pick(controls)}) if controls else None
+
+
+def _worked(result: Json) -> bool:
+    return isinstance(result, Mapping) and result.get("success") is True
 
 
 def _last_page(past: Sequence[tuple[str, Json, Json]]) -> tuple[str, set[str]]:

@@ -283,6 +283,11 @@ class Known:
     """What pages say in lines of the form ``Name: value``, by the name in lower case."""
 
 
+def named_urls(text: str) -> list[str]:
+    """The addresses of the web in a text; a site that is named by its host alone (``example.org/lamps``) has one, too."""
+    return [found if "://" in found else f"https://{found}" for found in _URL.findall(text)]
+
+
 Maker = Callable[[Draws, Sequence[str], Known], dict[str, Any] | None]
 """Makes arguments that make sense, or None if the tool does not help at this point."""
 
@@ -293,7 +298,11 @@ _PLAIN = re.compile(r"[\w./]+")
 _EXTENSIONS = ("txt", "md", "csv")
 _FACT = re.compile(r"^([A-Z][A-Za-z ]{1,40}): ([^\n]{1,200})$", re.MULTILINE)
 _WHOLE = re.compile(r"\d{1,9}")
-_URL = re.compile(r"https?://[^\s<>\"'`\\)\]]{1,1000}[^\s<>\"'`\\)\].,;:!?]")
+_IN_URL = r"""[^\s<>"'`\\)\]}]"""
+_URL = re.compile(
+    rf"https?://{_IN_URL}{{1,1000}}(?<![.,;:!?])"
+    rf"|(?<![\w@./-])(?:[a-z0-9-]{{1,63}}\.){{1,5}}(?:com|org|net|edu|gov)\b(?!@)(?:/{_IN_URL}{{0,1000}}(?<![.,;:!?]))?"
+)
 
 
 def known_from(messages: Sequence[Mapping[str, Any]]) -> Known:
@@ -306,7 +315,7 @@ def known_from(messages: Sequence[Mapping[str, Any]]) -> Known:
     found = False
     for message in messages:
         if message.get("role") == "user":
-            urls |= dict.fromkeys(_URL.findall(flatten(message.get("content"))))
+            urls |= dict.fromkeys(named_urls(flatten(message.get("content"))))
         elif message.get("role") == "tool":
             hits = _found_urls(message.get("content"))
             found = bool(hits)
@@ -387,6 +396,22 @@ def arguments_for(tool: Mapping[str, Any], draws: Draws, words: Sequence[str], k
             return made
     value = example({"type": "object", **schema}, draws, words)
     return value if isinstance(value, dict) else {}
+
+
+def any_call(tools: Sequence[Mapping[str, Any]], draws: Draws, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """A call of one of several tools where none helps: a further search, a page, else anything that fits the tool's schema."""
+    function = draws.pick(tools).get("function") or {}
+    name, schema = str(function.get("name")), function.get("parameters")
+    if name in _ANYHOW:
+        return name, _ANYHOW[name](draws, words)
+    value = example({"type": "object", **(schema if isinstance(schema, Mapping) else {})}, draws, words)
+    return name, value if isinstance(value, dict) else {}
+
+
+_ANYHOW: dict[str, Callable[[Draws, Sequence[str]], dict[str, Any]]] = {
+    "web_search": lambda draws, words: {"query": draws.pick(words)},
+    "web_extract": lambda draws, words: {"urls": [_FORMATS["url"]]},
+}
 
 
 def fits_roughly(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:

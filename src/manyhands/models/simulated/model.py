@@ -25,8 +25,8 @@ from manyhands.models.openai.response import SIMULATED_FINGERPRINT, parse_comple
 from manyhands.models.pricing import PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.models.reasoning import flatten
-from manyhands.models.simulated.browsing import PREFIX, browsing_call
-from manyhands.models.simulated.calls import NEVER, Known, arguments_for, example, known_from, with_facts
+from manyhands.models.simulated.browsing import PREFIX, any_browsing, browsing_call
+from manyhands.models.simulated.calls import NEVER, Known, any_call, arguments_for, example, known_from, with_facts
 
 REPORT_TOOL = "report_agent_job_result"
 """The tool that a job's worker must call once with its result."""
@@ -249,6 +249,8 @@ def _calls(
         calls = _useful_calls(seen, messages, useful, draws)
         if calls:
             return calls
+        if "tools" in seen.directives:  # somebody wants to see calls
+            return [_any_call(seen, messages, useful, draws)]
     if report is not None and not seen.reported:
         arguments = {**(arguments_for(report, draws, seen.words, Known()) or {}), **_identifiers(messages)}
         schema = ((report.get("function") or {}).get("parameters") or {}).get("properties", {}).get("result")
@@ -288,6 +290,16 @@ def _useful_calls(
         if len(calls) == wanted:
             break
     return calls
+
+
+def _any_call(
+    seen: _Conversation, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], draws: Draws
+) -> dict[str, Any]:
+    browsers = {name for tool in tools if (name := _name(tool)).startswith(PREFIX)}
+    others = [tool for tool in tools if _name(tool) not in browsers]
+    if "browser_navigate" in browsers and draws.below(len(others) + 1) == 0:
+        return _call(draws, 0, *any_browsing(messages, browsers))
+    return _call(draws, 0, *any_call(others or tools, draws, seen.words))
 
 
 def _call(draws: Draws, index: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:

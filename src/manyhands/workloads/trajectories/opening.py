@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from manyhands.agents.registry import load_agent
 from manyhands.agents.run_settings import (
     API_KEY,
+    COST_AT_END,
     check_prices,
     check_tool_choice,
     headers_for,
