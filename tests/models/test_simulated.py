@@ -174,8 +174,11 @@ def test_directives() -> None:
     "names", [("web_search", "web_extract"), ("browser_navigate", "browser_snapshot"), ("web_extract",)]
 )
 def test_as_many_turns_with_tools_as_are_asked_for_with_the_web_alone(names: tuple[str, ...]) -> None:
-    shapes = {"web_search": {"query": TEXT}, "web_extract": {"urls": {"type": "array", "items": TEXT}}}
-    shapes["browser_navigate"] = {"url": TEXT}
+    shapes: dict[str, dict[str, Any]] = {
+        "web_search": {"query": TEXT},
+        "web_extract": {"urls": {"type": "array", "items": TEXT}},
+        "browser_navigate": {"url": TEXT},
+    }
     tools = [tool(name, shapes.get(name, {})) for name in names]
     said = converse("Find the height of lamps [simulate: tools=3]", tools)
     called = calls_of(said)

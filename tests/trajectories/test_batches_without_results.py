@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -129,6 +130,7 @@ def test_few_rows_that_are_all_refused(folder: BatchFolder) -> None:
     assert ended.code == 1
     assert "note: refused: " in ended.err
     assert "2 items failed and can be retried" in ended.out
+    assert re.search("^Failed, 2 of 2: .*`nope` does not exist", ended.out, re.M)
 
 
 def test_all_discarded(folder: BatchFolder) -> None:

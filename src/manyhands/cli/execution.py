@@ -97,6 +97,9 @@ def print_ending(result: RunResult) -> None:
     print_reason(result)
     left = result.ledger["pending"]
     failed = result.ledger["failed"]
+    if result.commonest_failure is not None:
+        message, count = result.commonest_failure
+        out().print_line(f"Failed{'' if failed == 1 else f', {count} of {failed}'}: {one_line(message)}")
     if left or failed:
         what = f"{left} items are left" if left else f"{failed} items failed and can be retried"
         out().print_line(f"{what}. To continue:  {resume_command(result.folder)}")

@@ -59,6 +59,8 @@ class RunResult:
     """Notices that were shown meanwhile, a line each."""
     nothing_kept: str | None = None
     """If the run is over and everything was discarded: why, and what can be done about it."""
+    commonest_failure: tuple[str, int] | None = None
+    """The message that most failed items have, and how many."""
 
     @property
     def ledger(self) -> Ledger:
@@ -336,6 +338,7 @@ class _Session:
             error,
             self._notice.lines,
             nothing_kept(summary["ledger"], self._workload.remedies),
+            self._store.reader.commonest_failure(),
         )
 
     def _summary(self) -> Summary:

@@ -345,6 +345,9 @@ SELECT cause FROM failures WHERE item = ? ORDER BY id DESC LIMIT 1;
 -- name: count_by_state
 SELECT state, detail, items FROM totals WHERE items > 0;
 
+-- name: commonest_failure
+SELECT message, count(*) FROM items WHERE state = 'failed' GROUP BY cause, message ORDER BY count(*) DESC, min(position) LIMIT 1;
+
 -- name: count_left
 -- of the first items of the input, how many have not ended
 SELECT count(*) FROM items WHERE position < ? AND state IN ('pending', 'running');

@@ -457,6 +457,11 @@ class JournalReader:
             raise RunError(f"{self._path}: damaged: there is no state {unknown.pop()!r}")
         return counts
 
+    def commonest_failure(self) -> tuple[str, int] | None:
+        """The message that most failed items have, and how many; None if none failed."""
+        row = self._one("commonest_failure")
+        return None if row is None else (str(row[0] or ""), int(row[1]))
+
     def left(self, limit: int) -> int:
         """How many of the first ``limit`` items of the input have not ended."""
         row = self._one("count_left", limit)

@@ -42,6 +42,7 @@ from manyhands.export.sharegpt import HERMES_NAME, template_name
 from manyhands.io.tables.formats import dataset_notices
 from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.models.headers import as_secrets
+from manyhands.models.settings import ModelSettings
 from manyhands.runs.folders import is_made, open_reader
 from manyhands.runs.making import (
     KEPT,
@@ -421,7 +422,7 @@ def _warn(options: BatchSpec, notice: Notice) -> None:
     checks = _checks(options)
     judge = None if checks is None else checks.judge_options(options)
     external = is_external(options, options.agent)
-    called = [] if external else [options]
+    called: list[ModelSettings] = [] if external else [options]
     if judge is not None and (external or judge.model != options.model):
         called.append(judge)
     warn_of_budget(options, called, notice, programs=COST_AT_END if external else None)
