@@ -150,6 +150,10 @@ def test_a_program_does_the_tasks_by_an_option_or_by_the_targets_key(evaluation:
     own = "{name: own, provider: agent, model: vendor/model, agent_command: touch made}"  # needs no key: it calls no model
     targets.write_text(f"{TARGETS}  - {own}\n")
     assert evaluation.run("--target=own", "--run_name=own").code == 0
+    for name, model in (("none", ""), ("named", "model: a/b, ")):
+        targets.write_text(f"targets:\n  - {{name: own, provider: agent, {model}agent_command: touch made}}\n")
+        ran = evaluation.run("--target=own", f"--run_name={name}")
+        assert ran.code == 0, ran.err
     targets.write_text(
         TARGETS + "  - {name: own, provider: agent, agent: oracle, model: simulated, agent_command: x}\n"
     )
