@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from manyhands.agents.worlds.furnishing import Furnishing
+from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
@@ -126,3 +128,17 @@ async def test_nothing_is_left_of_a_real_one(tmp_path: Path, seconds: float) -> 
                 await asyncio.sleep(seconds)
     assert [path.name for path in tmp_path.iterdir()] == ["needed"]
     assert await asyncio.to_thread(kill_marked, MARK, run_id) == 0
+
+
+async def test_it_is_made_before_the_first_call_once_for_each_place_where_commands_start() -> None:
+    backend = FakeBackend(Folder())
+
+    async def prepared(cwd: str | None, *, used: bool = True) -> int:
+        furnished, context = Furnishing(cwd=cwd).for_item(ItemWorld()), MemoryContext()
+        async with World(context, backend, lambda: furnished.request(Path("w"), "run")) as world:
+            await furnished.prepare(context, world, used=used)
+        return len(backend.made)
+
+    assert await prepared("/app", used=False) == 0
+    assert await prepared(None) == 0
+    assert [await prepared("/app"), await prepared("/app"), await prepared("/other")] == [1, 1, 2]

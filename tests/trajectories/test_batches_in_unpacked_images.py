@@ -49,6 +49,23 @@ def test_an_image_from_a_file(tmp_path: Path, server: ServerThread) -> None:
     assert not list((folder.run() / "workspaces").glob("*"))
 
 
+def test_where_commands_start_is_checked_before_a_model_is_called(tmp_path: Path, server: ServerThread) -> None:
+    rows = [{"prompt": "one", "cwd": "/nope"}, {"prompt": "two", "cwd": "/usr"}, {"prompt": "out", "cwd": "../.."}]
+    folder = BatchFolder(tmp_path, rows)
+    words = [f"--base_url={server.base_url}", "--model=m", "--sandbox=bubblewrap", f"--image=tar:{full_image()}"]
+    ran = folder.batch(*words)
+    assert '"cwd" leads out of the workspace: ../..' in ran.err
+    failure, bad_row = folder.lines("failures.jsonl")
+    assert (failure["cause"], "'/nope' is no folder" in failure["message"]) == ("invalid_input", True)
+    assert "leads out" in bad_row["message"]
+    assert {request.body["messages"][1]["content"] for request in server.requests} == {"two"}
+    before = len(server.requests)
+    assert folder.batch(*words, "--run_name=all", "--cwd=../..").code == 2
+    folder.write_rows([{"prompt": "one"}])
+    assert folder.batch(*words, "--run_name=none", "--cwd=/nope").code == 1
+    assert len(server.requests) == before
+
+
 def test_a_row_names_no_file(tmp_path: Path, server: ServerThread) -> None:
     folder = BatchFolder(tmp_path, [{"prompt": "one"}, {"prompt": "two", "image": f"tar:{full_image()}"}])
     ran = folder.batch(f"--base_url={server.base_url}", "--model=m", "--sandbox=bubblewrap")

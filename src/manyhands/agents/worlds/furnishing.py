@@ -134,9 +134,19 @@ class Furnished:
             hidden=run.hidden,
         )
 
-    async def prepare(self, context: Context, world: World) -> None:
-        """Give the world what belongs into it, before the first turn. Raises ItemError(INVALID_INPUT) for a file that can't be written and
-        a setup command that fails, UserError for a template that is not what it was, and what ``World.sandbox`` raises."""
+    async def prepare(self, context: Context, world: World, *, used: bool = True) -> None:
+        """Give the world what belongs into it, before the first turn, and see that commands can start in it where the item says, if it is
+        to be ``used``. Raises ItemError(INVALID_INPUT) for a file that can't be written, a setup command that fails, and a ``cwd`` or user
+        that is not there, UserError for a template that is not what it was, and what ``World.sandbox`` raises."""
+        await self._fill(context, world)
+        if used and self._starts_elsewhere and not context.resumed:
+            await world.prove()
+
+    @property
+    def _starts_elsewhere(self) -> bool:
+        return any(each is not None for each in (self.item.cwd, self.run.cwd, self.item.user, self.run.user))
+
+    async def _fill(self, context: Context, world: World) -> None:
         commands = [] if self.run.setup is None else [self._filled(self.run.setup, "--setup")]
         commands += [] if self.item.setup is None else [self.item.setup]
         if self.run.template is None and not self.item.files and not commands:

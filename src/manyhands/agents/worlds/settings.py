@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -10,11 +11,14 @@ from manyhands.core.errors import UserError
 from manyhands.core.redaction import protect, secrets_of
 from manyhands.core.settings import Checked, OptionalPath, OptionalText, Settings, number, optional_number, setting
 from manyhands.runs.options import WORLD, FileSettings, absolute
+from manyhands.sandboxes.project import PROJECT
 from manyhands.sandboxes.settings import SandboxSettings
 
 MAX_VARIABLES = 200
 MAX_VALUE = 32_000
 """Characters of a variable's value."""
+_WORKSPACE = "/workspace"
+"""Where a relative ``cwd`` begins, whatever the workspace is called."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _OURS = re.compile(r"MANYHANDS_.*", re.IGNORECASE)
 _OPAQUE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_+=-]{24,}")
@@ -29,6 +33,24 @@ def check_variable(name: str, value: str) -> None:
         raise ValueError(f"can't set {name}, which belongs to this program")
     if "\0" in value or len(value) > MAX_VALUE:
         raise ValueError(f"{name} must have a value of at most {MAX_VALUE:,} characters, without NUL")
+
+
+def checked_cwd(path: str) -> str:
+    """Where commands start, as it was given. Raises ValueError for what is in no sandbox."""
+    inside = posixpath.normpath(posixpath.join(_WORKSPACE, path))
+    if "\0" in path:
+        raise ValueError("holds a NUL character")
+    if not posixpath.isabs(path) and "/" + inside.split("/")[1] not in (_WORKSPACE, PROJECT):
+        raise ValueError(f"leads out of the workspace: {path[:100]}")
+    return path
+
+
+def _read_cwd(value: Any) -> str | None:
+    if value in (None, ""):
+        return None
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return checked_cwd(value)
 
 
 def read_variables(value: Any) -> tuple[str, ...] | None:
@@ -122,7 +144,7 @@ class WorldSettings(SandboxSettings, FileSettings):
     user: OptionalText = setting(
         None, "User who runs commands in a container (default: the image's).", group=WORLD, identity=True, value="NAME"
     )
-    cwd: OptionalText = setting(
+    cwd: Annotated[str | None, Checked(_read_cwd)] = setting(
         None,
         "Folder in the sandbox where commands start (default: the project, the image's, or the workspace).",
         group=WORLD,

@@ -54,6 +54,8 @@ class _Early:
 
 _demands: WeakKeyDictionary[SandboxBackend, _Demand] = WeakKeyDictionary()
 """Of each backend of this process."""
+_proven: WeakKeyDictionary[SandboxBackend, set[tuple[str | None, ...]]] = WeakKeyDictionary()
+"""For each backend of this process, the images, directories and users of which a sandbox could be made."""
 
 
 class World:
@@ -112,6 +114,15 @@ class World:
         state is gone.
         """
         return await self._opened(None)
+
+    async def prove(self) -> None:
+        """Have the sandbox made, unless one of the same image, ``cwd`` and user was made in this process: whether these can be used shows
+        when it is made. To be called before a model is, which would be paid in vain. Raises what ``sandbox`` raises."""
+        request, proven = self._request(), _proven.setdefault(self._backend, set())
+        like = (request.image, request.cwd, request.user)
+        if like not in proven:
+            await self.sandbox()
+            proven.add(like)
 
     async def begin_step(self, address: str) -> None:
         """To be called before the step at ``address`` changes the world (not when it is replayed)."""

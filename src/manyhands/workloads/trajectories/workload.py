@@ -324,7 +324,7 @@ class TrajectoryWorkload(Workload):
             trial = None if tasks is None or done is None else tasks.trial(done, context, world, around)
             if trial is not None:
                 await trial.prepare()
-            await furnished.prepare(context, world)
+            await furnished.prepare(context, world, used=toolbox.changes_world)
             if tasks is not None and tasks.program is not None and done is not None:
                 result = await tasks.program.run(context, world, done, settings.time_limit)
             else:

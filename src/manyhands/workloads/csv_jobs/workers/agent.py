@@ -158,7 +158,8 @@ class AgentWorker:
     async def _execute(self, context: Context, assignment: Assignment) -> Accepted:
         furnished = self._worlds.furnished(assignment.row, assignment.columns)
         async with World(context, self._backend, lambda: self._request(context, assignment, furnished)) as world:
-            await furnished.prepare(context, world)
+            toolbox = self._tasks.toolbox(assignment.schema)
+            await furnished.prepare(context, world, used=toolbox.changes_world)
             made = ToolEnvironment(
                 world.sandbox,
                 context.clock,
@@ -172,7 +173,7 @@ class AgentWorker:
                     context,
                     self._tasks.task(assignment),
                     model=self._model,
-                    tools=self._tasks.toolbox(assignment.schema),
+                    tools=toolbox,
                     environment=environment,
                     settings=seeded(self._settings, self._options, context),
                     world=world,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from manyhands.agents.worlds.item_world import ItemWorld
 from manyhands.agents.worlds.row_fields import RowFields
+from manyhands.agents.worlds.settings import checked_cwd
 from manyhands.core.digests import content_key, digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, kind_of
@@ -453,7 +454,7 @@ def _parse(number: int, value: Json, fields: _Fields) -> Row:
         line=number,
         prompt=prompt,
         image=fields.image(value),
-        cwd=_optional_text(value, "cwd"),
+        cwd=_cwd(value),
         id=_id(value, fields.id),
         source={name: part for name, part in value.items() if name not in known},
         system=chat.system,
@@ -503,6 +504,14 @@ def _optional_text(value: dict[str, Any], name: str) -> str | None:
     if not isinstance(text, str):
         raise _Invalid(f'"{name}" is {kind_of(text)}, expected text')
     return _usable(name, text.strip()) or None
+
+
+def _cwd(value: dict[str, Any]) -> str | None:
+    text = _optional_text(value, "cwd")
+    try:
+        return None if text is None else checked_cwd(text)
+    except ValueError as error:
+        raise _Invalid(f'"cwd" {error}') from None
 
 
 def _id(row: dict[str, Any], name: str) -> str | None:

@@ -407,7 +407,7 @@ class AgentTarget:
             if copied is not None and not prepared:
                 await send(context.scope(SENT), world, copied.path)
             if not prepared:
-                await furnished.prepare(context, world)
+                await furnished.prepare(context, world, used=self._toolbox.changes_world)
             result = await self._converse(context, test, world)
             collected = await furnished.collect(context, world)
             notices = [] if copied is None else await fetch(context.scope(FETCHED), world, copied.path)
