@@ -28,7 +28,7 @@ from manyhands.io.keys import key
 from manyhands.models.headers import Header
 from manyhands.models.openai.errors import MAX_STATUS, MIN_STATUS, Retries
 from manyhands.models.settings import ModelSettings
-from manyhands.runs.options import CONVERSATION, MODEL, TOOLS, WORLD, PriceSettings, RunOptions
+from manyhands.runs.options import CONVERSATION, MODEL, SANDBOX, SERVICES, TOOLS, WORLD, PriceSettings, RunOptions
 from manyhands.tools.settings import ToolSettings
 from manyhands.workloads.evals.evalfile.keys import DEPRECATED
 from manyhands.workloads.evals.targets.keys import TargetBlock
@@ -120,7 +120,7 @@ _SECRET_TEXT = {"type": "string", "format": "password", "writeOnly": True}
 _PASSWORD = WithJsonSchema(
     {"anyOf": [_SECRET_TEXT, {"type": "array", "items": _SECRET_TEXT, "minItems": 1}, {"type": "null"}]}
 )
-_GROUPS = frozenset((MODEL, CONVERSATION, TOOLS, WORLD))
+_GROUPS = frozenset((MODEL, CONVERSATION, TOOLS, SERVICES, SANDBOX, WORLD))
 _MORE = ("call_timeout", "tool_timeout", "prices")
 _NOT_ASKED = frozenset(("agent", "agent_command", "max_turns", "prefill_messages_file", "prefill_messages"))
 _ONE_OR_MORE = [{"type": "array", "items": {"type": "string"}}, {"type": "string"}, {"type": "null"}]
