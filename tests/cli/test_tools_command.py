@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.agents.toolbox import RunTools, outside_record
+from manyhands.cli.tools.check import ToolCheckSettings, check_tools
 from manyhands.cli.tools.listing import ToolListSettings, listed_tools
 from manyhands.core.errors import UserError
 from manyhands.tools.toolsets import KNOWN_TOOLS
@@ -42,10 +43,41 @@ def test_a_check_calls_what_is_available() -> None:
     assert check["simulated"]
     refused = run("tools", "check", "mixture_of_agents")
     assert refused.code == 2
-    assert "mixture_of_agents can't be tried here" in refused.err
+    assert "mixture_of_agents is not available here, so it can't be tried; it needs: several models" in refused.err
     failed = run("tools", "check", "mixture_of_agents", "--moa_models=m", "--base_url=http://127.0.0.1:9/v1")
     assert failed.code == 1
     assert "FAILED" in failed.out
+
+
+async def _refusal(name: str, **settings: str) -> str:
+    with pytest.raises(UserError) as refused:
+        await anext(check_tools(ToolCheckSettings.make({"names": name, **settings})))
+    return str(refused.value)
+
+
+async def test_a_tool_that_can_not_be_tried_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TAVILY_API_KEY", raising=False)
+    (tmp_path / "own.py").write_text('def add(a: int) -> int:\n    """Add."""\n    return a\n')
+    assert "terminal is available, and asks no service" in await _refusal("terminal")
+    assert "add is available, and asks no service" in await _refusal("add", tools=f"{tmp_path}/own.py:add")
+    assert "no tool terminl; did you mean terminal" in await _refusal("terminl")
+    assert "it needs: --web_search tavily: Tavily needs TAVILY_API_KEY" in await _refusal(
+        "web_search", web_search="tavily"
+    )
+
+
+def test_a_tool_whose_settings_can_not_be_used_is_listed_with_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TAVILY_API_KEY", raising=False)
+    ended = run("tools", "--json", "--web_search=tavily", "--image_provider=fal")
+    assert ended.code == 0
+    found = {each["name"]: (each["available"], each["needs"]) for each in json.loads(ended.out)}
+    assert found["web_search"] == (False, "--web_search tavily: Tavily needs TAVILY_API_KEY in the environment")
+    assert found["image_generate"][0] is False
+    assert "--image_model" in found["image_generate"][1]
+    checked = run("tools", "check", "--web_search=tavily")
+    assert (checked.code, "Tavily needs TAVILY_API_KEY" in checked.err) == (2, True)
 
 
 def named(names: str, **more: str) -> ToolListSettings:

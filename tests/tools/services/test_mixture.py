@@ -17,6 +17,7 @@ from manyhands.core.usage import Usage
 from manyhands.engine.contract import Limits
 from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.shared import SharedLimits
+from manyhands.models.factory import is_simulated
 from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.pricing import Price, PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
@@ -173,6 +174,11 @@ def test_models_are_chosen_from_the_settings() -> None:
     names = [model["model"] for model in chosen["mixture"]["models"]]
     assert names == ["a", "b", "a"]
     assert "mixture_of_agents" not in lacking(chosen)
+    given = options(model="m", moa_models="simulated,b", vision_model="simulated", base_url="http://localhost:1/v1")
+    mixed = choose_services(given, {})
+    in_process = [is_simulated(each["model"], each["base_url"]) for each in mixed["mixture"]["models"]]
+    assert in_process == [True, False, True], "the run's endpoint is not asked for a simulated model"
+    assert is_simulated(mixed["vision"]["model"]["model"], mixed["vision"]["model"]["base_url"])
     with pytest.raises(UserError, match="twice"):
         choose_services(options(moa_models="a,a"), {})
     with pytest.raises(UserError, match="--moa_models, which are not given"):

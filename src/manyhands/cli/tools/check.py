@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cli.options import help_text, make, parse
-from manyhands.cli.tools.listing import NOT_HERE, ToolListSettings
+from manyhands.cli.tools.listing import NOT_HERE, ListedTool, ToolListSettings, listed_tools
 from manyhands.core.errors import ManyhandsError, ToolError, UserError
 from manyhands.core.settings import OptionalList, setting
 from manyhands.core.text import shorten, suggestion
@@ -88,9 +88,12 @@ async def check_tools(options: ToolCheckSettings) -> AsyncIterator[ToolCheck]:
     """Call the tools that the options name, one after the other. Raises UserError for one that can't be had."""
     from manyhands.agents.run_settings import services_for
     from manyhands.agents.toolbox import outside_record, recorded_registry, services_of
-    from manyhands.tools.services.registry import SERVICES, choose_services, service_secrets
+    from manyhands.tools.services.registry import SERVICES, service_secrets, usable_services
 
-    record = await outside_record(options, choose_services(options, os.environ))
+    services, problems = usable_services(options, os.environ)
+    if problems and options.names is None:
+        raise UserError(next(iter(problems.values())))
+    record = await outside_record(options, services)
     records = services_of(record)
     registry = recorded_registry(record)
     samples = {
@@ -99,7 +102,7 @@ async def check_tools(options: ToolCheckSettings) -> AsyncIterator[ToolCheck]:
         for tool, arguments in entry.samples.items()
         if tool in registry
     }
-    names = _named(options.names, samples)
+    names = _named(options.names, samples, list(listed_tools(record, problems)))
     records = {name: each for name, each in records.items() if not SERVICES[name].samples.keys().isdisjoint(names)}
     secrets = service_secrets(records, options, os.environ)
     with tempfile.TemporaryDirectory(prefix="manyhands-tools-") as folder:
@@ -108,13 +111,24 @@ async def check_tools(options: ToolCheckSettings) -> AsyncIterator[ToolCheck]:
                 yield await _tried(registry.get(name), samples[name], services, Path(folder))
 
 
-def _named(names: Sequence[str] | None, samples: dict[str, Any]) -> Sequence[str]:
+def _named(names: Sequence[str] | None, samples: dict[str, Any], listed: Iterable[ListedTool]) -> Sequence[str]:
+    known = {each.name: each for each in listed}
     for name in names or ():
         if name not in samples:
-            raise UserError(
-                f"{name} can't be tried here{suggestion(name, samples)}; `manyhands tools` lists what is available"
-            )
+            raise UserError(_why_not(name, known))
     return list(samples) if names is None else names
+
+
+def _why_not(name: str, known: Mapping[str, ListedTool]) -> str:
+    """Why a tool can't be tried out."""
+    tool = known.get(name)
+    if tool is None:
+        return f"there is no tool {name}{suggestion(name, known)}; `manyhands tools` lists all"
+    if not tool.available:
+        return f"{name} is not available here, so it can't be tried; it needs: {tool.needs}"
+    if name.startswith("browser_"):
+        return f"{name} can't be tried by itself, as it needs a page; browser_navigate tries the browser out"
+    return f"{name} is available, and asks no service or model, so there is nothing to try"
 
 
 async def _tried(tool: Any, arguments: dict[str, Any], services: Any, folder: Path) -> ToolCheck:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 from manyhands.cli.options import help_text, make, parse
 from manyhands.core.settings import Flag, setting
@@ -55,10 +56,10 @@ def run(argv: list[str]) -> int:
     from manyhands.cli.console import out
     from manyhands.core.text import json_text
     from manyhands.processes.event_loop import run_on_loop
-    from manyhands.tools.services.registry import choose_services
+    from manyhands.tools.services.registry import usable_services
 
-    record = run_on_loop(outside_record(options, choose_services(options, os.environ)))
-    listed = list(listed_tools(record))
+    services, problems = usable_services(options, os.environ)
+    listed = list(listed_tools(run_on_loop(outside_record(options, services)), problems))
     if options.json:
         print(json_text([asdict(each) for each in listed], indent=2))
         return ExitCode.DONE
@@ -69,8 +70,9 @@ def run(argv: list[str]) -> int:
     return ExitCode.DONE
 
 
-def listed_tools(record: object) -> Iterator[ListedTool]:
-    """All tools by toolset and name. ``record``: of a run's tools, see ``agents.toolbox.outside_record``."""
+def listed_tools(record: object, problems: Mapping[str, str] = MappingProxyType({})) -> Iterator[ListedTool]:
+    """All tools by toolset and name. ``record``: of a run's tools, see ``agents.toolbox.outside_record``; ``problems``: by tool what is
+    wrong with its settings."""
     from manyhands.agents.toolbox import recorded_registry, services_of
     from manyhands.tools.services.registry import costs_of
     from manyhands.tools.toolsets import DECLARED, STANDARD, known_tools, with_groups
@@ -82,7 +84,8 @@ def listed_tools(record: object) -> Iterator[ListedTool]:
     names = sorted(known_tools(registry.names), key=lambda name: (order.get(own.get(name, ""), len(order)), name))
     for name in names:
         costs = costs_of(name, services_of(record))
-        yield ListedTool(name, own.get(name, ""), name in registry, DECLARED.get(name, ""), costs)
+        needs = problems.get(name) or DECLARED.get(name, "")
+        yield ListedTool(name, own.get(name, ""), name in registry, needs, costs)
 
 
 def _rows(listed: Iterable[ListedTool]) -> Iterator[tuple[str, ...]]:

@@ -156,6 +156,21 @@ def choose_services(options: Any, environ: Mapping[str, str]) -> dict[str, Json]
     return {name: record for name, record in chosen.items() if record is not None}
 
 
+def usable_services(options: Any, environ: Mapping[str, str]) -> tuple[dict[str, Json], dict[str, str]]:
+    """As ``choose_services``, and by their tools what is wrong with settings that can't be used."""
+    chosen: dict[str, Json] = {}
+    problems: dict[str, str] = {}
+    for name, entry in SERVICES.items():
+        try:
+            record = service(name).chosen(options, environ)
+        except UserError as error:
+            problems |= dict.fromkeys(entry.tools, str(error))
+            continue
+        if record is not None:
+            chosen[name] = record
+    return chosen, problems
+
+
 def service_secrets(records: Mapping[str, Json], options: Any, environ: Mapping[str, str]) -> dict[str, str]:
     """The keys of a run's services, as secrets of its workload. Raises UserError for one that is missing."""
     return {
@@ -226,14 +241,15 @@ class ModelChoice:
     def of(
         cls, model: str, base_url: str | None, options: ModelSettings, environ: Mapping[str, str], setting: str = ""
     ) -> ModelChoice:
-        """``base_url``: None means the run's own endpoint if one was given, and otherwise the model's own provider if there is a key
-        for that. Raises UserError, naming the ``setting`` that has it, for one that is no address."""
+        """``base_url``: None means the run's own endpoint if one was given, but for a simulated model, and otherwise the model's own
+        provider if there is a key for that. Raises UserError, naming the ``setting`` that has it, for one that is no address."""
         if base_url is not None:
             try:
                 base_url = read_address(base_url)
             except ValueError as error:
                 raise UserError(f"--{setting} {error}") from None
-        if base_url is None and "base_url" in options.given:
+        in_process = is_simulated(model) and model != options.model  # a run's own simulated model may be a server's
+        if base_url is None and "base_url" in options.given and not in_process:
             base_url = _first_of(options)
         return cls(model, base_url or home_url(model, environ) or DEFAULT_BASE_URL)
 
