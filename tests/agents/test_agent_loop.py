@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, ToolUse
+from manyhands.agents.trajectory import describe_step
 from manyhands.core.errors import Divergence, ItemError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
@@ -125,6 +126,16 @@ async def test_slightly_wrong_tool_names_are_mended_in_the_history() -> None:
     assert result.unknown_tools == []
     written = context.steps[0].output["as_written"]
     assert [entry["function"]["name"] for entry in written] == ["Read-File", "read_fil"]
+
+
+async def test_people_see_what_the_model_was_answered_for_an_unknown_tool() -> None:
+    context = MemoryContext()
+    await hold(
+        ScriptedModel([assistant(None, tool_call("teleport", {})), "Done."]), [FakeTool("todo")], context=context
+    )
+    shown = dict(describe_step(context.steps[0]))
+    assert "(failed)" in shown["teleport({})"]
+    assert "no tool called 'teleport'" in shown["teleport({})"]
 
 
 async def test_unknown_tools_are_answered_and_their_siblings_run() -> None:

@@ -38,6 +38,8 @@ def test_a_dataset_is_enough(folder: BatchFolder) -> None:
 def test_a_name_that_is_taken_gets_a_number_and_the_latest_is_resumed(folder: BatchFolder) -> None:
     with ServerThread() as server:
         batch(folder, server, "d.jsonl")
+        refused = batch(folder, server, "d.jsonl", "--tools=nonsense")
+        assert (refused.code, "is there already" in refused.err) == (2, False), "no run was made"
         second = batch(folder, server, "d.jsonl", "--max_samples=1", "--batch_size=7", "--quiet")
         assert second.err.startswith(
             "note: data/d is there already, so this run is called d-2; to continue the other:  "

@@ -304,10 +304,19 @@ def _model_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
     raw = extra.get(RAW) or {}
     if "content" in raw:
         yield "assistant, as sent", text_of(raw["content"])
-    for call in message.get("tool_calls", []):
-        yield "assistant, calls", f"{call['function']['name']}({call['function']['arguments']})"
+    yield from _calls_of_answer(message.get("tool_calls", []), refusals(step.output))
     if following := step.output.get("next"):
         yield "then", f"{following} {step.output.get('stop', '')}".strip()
+
+
+def _calls_of_answer(calls: Sequence[ToolCall], refused: Mapping[int, ToolResult]) -> Iterator[tuple[str, str]]:
+    """The calls, and the answers to those that were not run."""
+    for call in calls:
+        yield "assistant, calls", f"{call['function']['name']}({call['function']['arguments']})"
+    for index, call in enumerate(calls):
+        if index in refused:
+            function = call["function"]
+            yield f"{function['name']}({function['arguments']})", f"(failed) {as_text(refused[index].content)}"
 
 
 def _agent_step(step: RecordedStep) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ _READ_FIRST = ("resume", "grade", "mcp_config", "prices")
 """Settings that name what workers need, too: modules that are imported as the run is opened, before its workers are forked."""
 
 
-def execute_batch(options: BatchSpec) -> int:
-    """Open the run that the settings name, execute it, and report how it ended."""
+def execute_batch(options: BatchSpec, when_made: Callable[[], None] = lambda: None) -> int:
+    """Open the run that the settings name, execute it, and report how it ended. ``when_made``: called when there is a run."""
     if options.dry_run:
         from manyhands.workloads.trajectories.estimating import estimate_batch  # no other run has a use for it
 
@@ -57,6 +57,7 @@ def execute_batch(options: BatchSpec) -> int:
         stream = standard_input() if options.dataset_file == STANDARD_STREAM else None
         opening = open_batch(options, resume=options.resume, notice=notice, environ=os.environ, standard_input=stream)
         session = run_on_loop(opening)
+        when_made()
         return execute_session(session, forks, view=options.view)
 
 

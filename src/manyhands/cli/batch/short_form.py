@@ -45,9 +45,13 @@ def execute(values: Mapping[str, Any]) -> int:
         return execute_batch(resumed_settings(BatchSpec, folder, values, ("batch_size",)))
     own = {"run_name": free_name(data_dir, name), **values}
     options = make(BatchSpec, {**_defaults(own), **own}, PROGRAM)
-    if named is None and options.run_name != name and is_made(data_dir / name):
-        _say_taken(data_dir / name, options.run_name)
-    return execute_batch(options)
+    taken = named is None and options.run_name != name and is_made(data_dir / name)
+
+    def when_made() -> None:
+        if taken:
+            _say_taken(data_dir / name, options.run_name)
+
+    return execute_batch(options, when_made)
 
 
 def _defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:

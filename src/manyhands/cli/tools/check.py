@@ -90,10 +90,10 @@ async def check_tools(options: ToolCheckSettings) -> AsyncIterator[ToolCheck]:
     from manyhands.agents.toolbox import outside_record, recorded_registry, services_of
     from manyhands.tools.services.registry import SERVICES, service_secrets, usable_services
 
-    services, problems = usable_services(options, os.environ)
+    chosen, problems = usable_services(options, os.environ)
     if problems and options.names is None:
         raise UserError(next(iter(problems.values())))
-    record = await outside_record(options, services)
+    record = await outside_record(options, chosen)
     records = services_of(record)
     registry = recorded_registry(record)
     samples = {
