@@ -27,7 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SLOW = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=["docker", "podman", pytest.param("rootless_podman", marks=SLOW)])
+@pytest.fixture(
+    scope="module", params=["docker", *(pytest.param(kind, marks=SLOW) for kind in ("podman", "rootless_podman"))]
+)
 def engine(request: pytest.FixtureRequest) -> Engine:
     found: Engine = request.getfixturevalue(f"{request.param}_engine")
     return found

@@ -21,7 +21,7 @@ from manyhands.sandboxes.images.store import Image, PullProgress
 from tests.support.engines import Engine
 
 
-@pytest.fixture(scope="module", params=["docker", "podman"])
+@pytest.fixture(scope="module", params=["docker", pytest.param("podman", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     found: Engine = request.getfixturevalue(f"{request.param}_engine")
     return found

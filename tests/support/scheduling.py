@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -24,6 +25,17 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
         return file if shares(file) else nodeid
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Called for every test that has ended, and again if it was repeated. What has ended is forgotten: at each end, all that a
+        process was given so far is gone through."""
+        given = self.assigned_work[node]
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if scope not in given:
+            return
+        super().mark_test_complete(node, item_index, duration)
+        if all(given[scope].values()):
+            del given[scope]
 
 
 @cache
