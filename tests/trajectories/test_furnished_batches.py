@@ -118,6 +118,7 @@ def test_a_bad_value_is_a_bad_row(field: str, value: Any, said: str, folder: Bat
         (["--workspace=nowhere"], "--workspace: there is no folder"),
         (["--workspace=."], "holds the run's own folder"),
         (["--setup_field=none"], 'no row has anything in "none", which --setup_field names'),
+        (["--image_field=none"], 'no row has anything in "none", which --image_field names'),
         (["--collect=cat `echo {base}`"], "{base} can't be put into `…`"),
         (["--container_env=A B=c"], "must begin with the name of a variable"),
         (["--container_env=API_TOKEN=f00dcafe-tricky-41"], "API_TOKEN looks like a secret, which would be recorded"),

@@ -65,13 +65,18 @@ class RowImages:
 
     def image(self, row: Mapping[str, Any]) -> str | None:
         """The image that a row names; None if it names none. Raises ValueError for what can't be a name."""
+        named = self.named(row)
+        return self.template.fill(row) if named is None and self.template is not None else named
+
+    def named(self, row: Mapping[str, Any]) -> str | None:
+        """The same without the template."""
         for name in self.fields:
             if value := row.get(name):
                 if not isinstance(value, str):
                     raise ValueError(f'"{name}" is {kind_of(value)}, expected text')
                 if value.strip():
                     return checked_reference(value)
-        return None if self.template is None else self.template.fill(row)
+        return None
 
 
 def names_file(reference: str) -> bool:

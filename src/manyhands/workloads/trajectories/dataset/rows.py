@@ -69,6 +69,8 @@ class Row:
     prompt: Prompt
     """As written, or what the last user message says."""
     image: str | None = None
+    own_image: bool = field(default=False, compare=False)
+    """Whether a field of its own names the image, and no template of the run's."""
     cwd: str | None = None
     id: str | None = None
     source: dict[str, Any] = field(default_factory=dict)
@@ -151,6 +153,8 @@ class DatasetScan:
     """The most processors."""
     asked: set[str] = field(default_factory=set)
     """The attributes of ``ItemWorld`` that at least one row has."""
+    own_images: int = 0
+    """Rows with a field that names their image."""
     tasks: int = 0
     """Rows that are task folders."""
     variables: dict[str, str | None] = field(default_factory=dict)
@@ -171,6 +175,7 @@ class DatasetScan:
             self._add_task(row.task)
         else:
             self.images.add(row.image, row.line)
+        self.own_images += row.own_image
         self.own_systems += row.system is not None
         self.own_messages += bool(row.messages)
         self.command_fields.update(row.fields)
@@ -268,9 +273,9 @@ def _task_rows(path: Path, how: HowRead) -> Iterator[Row | BadRow]:
                     number,
                     task.instruction,
                     task.image,
-                    task.config.environment.workdir,
-                    task.name,
-                    source_of(task),
+                    cwd=task.config.environment.workdir,
+                    id=task.name,
+                    source=source_of(task),
                     task=task,
                 )
         elif task.left_out or how.get("skip_invalid"):
@@ -293,6 +298,9 @@ def scan(path: Path | str, **how: Unpack[HowRead]) -> DatasetScan:
         raise _nothing_usable(path, found.bad_rows[:1], how)
     if (column := how.get("system_column")) and not found.own_systems:
         raise UserError(f'{path}: no row has a system prompt in "{column}", which --system_column names')
+    image_field = how.get("row_images", RowImages()).fields
+    if image_field != FIELDS and not found.own_images and not found.tasks and not how.get("missing_images"):
+        raise UserError(f'{path}: no row has anything in "{image_field[0]}", which --image_field names')
     for option, column in how.get("world", RowFields()).lacking(found.asked):
         raise UserError(f'{path}: no row has anything in "{column}", which --{option} names')
     return found
@@ -454,6 +462,7 @@ def _parse(number: int, value: Json, fields: _Fields) -> Row:
         line=number,
         prompt=prompt,
         image=fields.image(value),
+        own_image=fields.images.named(value) is not None,
         cwd=_cwd(value),
         id=_id(value, fields.id),
         source={name: part for name, part in value.items() if name not in known},
