@@ -69,7 +69,14 @@ def test_rewards_are_scores_with_their_raw_values(evaluation: Evaluation) -> Non
     assert evaluation.run("--target=oracle", "--trials=2").code == 0
     results = evaluation.results()
     assert [each["score"] for each in results] == [1.0] * len(results)
+    assert results[0]["scores"][0]["hits"] == ["reward 3"]
     assert '"speed":0.5' in (evaluation.path / "data/r/results.jsonl").read_text()
+
+
+def test_a_reward_is_called_by_its_name(evaluation: Evaluation) -> None:
+    evaluation.add("a", test="#!/bin/bash\necho '{\"acc\": 0.7}' > /logs/verifier/reward.json\n")
+    evaluation.run("--target=oracle")
+    assert evaluation.results()[0]["scores"][0]["misses"] == ["acc 0.7"]
 
 
 def test_a_time_limit_is_no_error_and_the_multiplier_counts(evaluation: Evaluation) -> None:

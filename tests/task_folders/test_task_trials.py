@@ -289,13 +289,13 @@ async def test_a_verifiers_own_image_must_hold_its_tests(tmp_path: Path) -> None
 
 
 async def test_a_health_check_is_repeated_until_it_succeeds_or_has_failed_too_often(tmp_path: Path) -> None:
-    check = 'healthcheck = {command = "echo x >> n; [ $(wc -l < n) -ge 3 ]", interval_sec = 0.01, retries = %d}\n'
+    check = 'healthcheck = {command = "echo x >> n; [ $(wc -l < n) -ge 3 ] || { echo no; exit 1; }", interval_sec = 0.01, retries = %d}\n'
     good = make_task(
         tmp_path / "good", toml="[environment]\n" + check % 3, test="#!/bin/sh\nwc -l < n > /logs/verifier/reward.txt\n"
     )
     assert (await Trial(good, tmp_path / "a").run(command="true")).rewards == {"reward": 3.0}
     bad = make_task(tmp_path / "bad", toml="[environment]\n" + check % 2)
-    with pytest.raises(ItemError, match="task bad: its health check failed") as caught:
+    with pytest.raises(ItemError, match=r"task bad: its health check failed \(exit code 1\): no") as caught:
         await Trial(bad, tmp_path / "b").run(command="true")
     assert caught.value.cause is Cause.SANDBOX_LOST
 

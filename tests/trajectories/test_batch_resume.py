@@ -222,7 +222,7 @@ def test_discarded_prompts_are_never_paid_for_again_and_failed_ones_are_tried_ag
     for _ in range(2):
         ran = work.resume(code=1)
         assert work.asked() == ["refused 1"]
-        assert re.search(r"1 items failed and can be retried. To continue:  \S*manyhands resume data/r$", ran.out, re.M)
+        assert re.search(r"1 item failed and can be retried. To continue:  \S*manyhands resume data/r$", ran.out, re.M)
     assert work.ledger()["by_cause"] == {"discarded": {"no_reasoning": 2}, "failed": {"model_refused": 1}}
     assert len(work.folder.lines("failures.jsonl")) == 3
     statistics = work.folder.json("statistics.json")

@@ -15,7 +15,7 @@ from manyhands.cli.console import err, notice, out, resume_command
 from manyhands.cli.main import PROGRAM
 from manyhands.cli.viewing.beside import viewer_beside
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.core.text import one_line, printable
+from manyhands.core.text import counted, one_line, printable
 from manyhands.engine.contract import Item, Workload
 from manyhands.processes.event_loop import on_stop_signals, run_on_loop
 from manyhands.processes.fork_server import ForkServer
@@ -101,7 +101,8 @@ def print_ending(result: RunResult) -> None:
         message, count = result.commonest_failure
         out().print_line(f"Failed{'' if failed == 1 else f', {count} of {failed}'}: {one_line(message)}")
     if left or failed:
-        what = f"{left} items are left" if left else f"{failed} items failed and can be retried"
+        unfinished = f"{counted(left, 'item')} {'is' if left == 1 else 'are'} left"
+        what = unfinished if left else f"{counted(failed, 'item')} failed and can be retried"
         out().print_line(f"{what}. To continue:  {resume_command(result.folder)}")
 
 

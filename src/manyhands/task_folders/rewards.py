@@ -12,6 +12,7 @@ REWARD_JSON, REWARD_TEXT = "reward.json", "reward.txt"
 MAX_REWARD_FILE = 1 << 20
 """Bytes."""
 
+_MAX_SHOWN = 80
 Rewards = dict[str, float | int]
 
 
@@ -48,9 +49,9 @@ def _of_json(data: bytes) -> Rewards:
 
 def _check_number(name: str, value: Any) -> None:
     if not isinstance(value, (int, float)):
-        raise NoReward(f"{REWARD_JSON}: {name!r:.80} is {value!r:.80}, not a number")
+        raise NoReward(f"{REWARD_JSON}: {_shown(name)} is {_shown(value)}, not a number")
     if isinstance(value, float) and not isfinite(value):
-        raise NoReward(f"{REWARD_JSON}: {name!r:.80} is {value!r:.80}, not a finite number")
+        raise NoReward(f"{REWARD_JSON}: {_shown(name)} is {_shown(value)}, not a finite number")
 
 
 def _of_text(data: bytes) -> float:
@@ -58,10 +59,18 @@ def _of_text(data: bytes) -> float:
     try:
         value = float(data.decode())
     except ValueError:
-        raise NoReward(f"{REWARD_TEXT} holds {data[:80]!r}, not a number") from None
+        raise NoReward(
+            f"{REWARD_TEXT} holds {_shown(data[:1000].decode(errors='replace').strip())}, not a number"
+        ) from None
     if not isfinite(value):
         raise NoReward(f"{REWARD_TEXT} holds {value}, not a finite number")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON has it, cut."""
+    text = json.dumps(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _check_size(data: bytes, name: str) -> None:

@@ -257,7 +257,8 @@ class TaskTrial:
             failures += not starting
             if failures >= check.retries:
                 said = f": {_last_words(result.output)}" if result.output.strip() else ""
-                raise ItemError(Cause.SANDBOX_LOST, f"task {self.task.name}: its health check failed{said}")
+                how = f"no end within {check.timeout_sec:g} s" if result.timed_out else f"exit code {result.exit_code}"
+                raise ItemError(Cause.SANDBOX_LOST, f"task {self.task.name}: its health check failed ({how}){said}")
             await clock.sleep(check.start_interval_sec if starting else check.interval_sec)
 
     # After

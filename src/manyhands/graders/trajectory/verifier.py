@@ -31,14 +31,21 @@ def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     return VerifierGrader(entry["name"], entry["type"], read(VerifierEntry, entry, location).reward)
 
 
-def raw_score(rewards: Mapping[str, float | int], wanted: str | None = None) -> float:
-    """The one reward that stands for all: the one ``wanted``, else ``reward``, else the only one. Raises GraderError if there is none."""
+def score_name(rewards: Mapping[str, float | int], wanted: str | None = None) -> str:
+    """The name of the one reward that stands for all: the one ``wanted``, else ``reward``, else the only one. Raises GraderError if there
+    is none."""
     name = wanted or (REWARD if REWARD in rewards or len(rewards) != 1 else next(iter(rewards)))
     if name not in rewards:
         raise GraderError(
             f'the verifier gave the rewards {", ".join(map(repr, rewards))}, and none is called "{name}"; '
             "say which one is the score"
         )
+    return name
+
+
+def raw_score(rewards: Mapping[str, float | int], wanted: str | None = None) -> float:
+    """The reward of that name. Raises GraderError if there is none."""
+    name = score_name(rewards, wanted)
     try:
         return float(rewards[name])
     except OverflowError:  # a whole number larger than any floating-point number
@@ -73,6 +80,6 @@ class VerifierGrader:
                 [*filter(None, [why]), "what the agent left running was ended before the verifier (--end_processes)"]
             )
         details = {"rewards": dict(rewards), "exit_code": verified.get("exit_code"), "output": verified.get("output")}
-        said = f"reward {raw:g}"
+        said = f"{score_name(rewards, self.reward)} {raw:g}"
         hits, misses = ((said,), ()) if value >= 1 else ((), (said,))
         return found(self, value, hits, misses, reasoning=why, details=details)
