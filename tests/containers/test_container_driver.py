@@ -347,7 +347,7 @@ async def test_a_copy_of_its_upper_folder_makes_the_same_world_again(worlds: Wor
         assert upper is None
         return
     assert upper is not None
-    copy_upper(upper, tmp_path / "copy")
+    copy_upper(upper, tmp_path / "copy", max_bytes=1 << 30)
     await worlds.driver.delete(world.id)
     again = await worlds.make(changes=tmp_path / "copy")
     assert await worlds.sh(again, _LISTING) == before
@@ -357,5 +357,5 @@ async def test_a_copy_of_its_upper_folder_makes_the_same_world_again(worlds: Wor
     changed = await worlds.sh(again, _LISTING)
     second = await worlds.driver.upper(again.id)
     assert second is not None
-    copy_upper(second, tmp_path / "second")
+    copy_upper(second, tmp_path / "second", max_bytes=1 << 30)
     assert await worlds.sh(await worlds.make(changes=tmp_path / "second"), _LISTING) == changed

@@ -292,3 +292,19 @@ async def test_checkpoints_of_both_kinds_follow_each_other(made: Made, tmp_path:
     await discard_world(made.folder / "item", made.driver)
     assert await made.driver.listed({RUN: made.run}) == []
     assert not list((made.folder / "item").glob("copy-*"))
+
+
+async def test_a_chain_of_processes_that_no_look_finds_is_no_quiet_world(made: Made) -> None:
+    """What is changed while it is copied is no checkpoint."""
+    sandbox = await made.sandbox()
+    await sandbox.begin_step("1")
+    chain = "import os\nwhile True:\n if os.fork(): os._exit(0)\n open('now', 'w').write(str(os.getpid()))\n"
+    await sandbox.write_file("chain.py", chain.encode())
+    await _shell(sandbox, "setsid python3 chain.py </dev/null >/dev/null 2>&1 &")
+    await sandbox.end_step()
+    await sandbox.begin_step("2")
+    kept = read_world(made.folder / "item")
+    assert kept is not None
+    assert not kept.has_checkpoint
+    assert (made.folder / "item" / "live").exists()
+    await sandbox.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.sandboxes.files.overlay_copy import copy_upper, fill_upper
+from manyhands.sandboxes.files.overlay_copy import TooLarge, copy_upper, fill_upper
 from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.files.trees import NotPlain, TooMuch
 
@@ -84,7 +84,7 @@ def upper_folder(path: Path) -> Path:
 def test_a_copy_and_what_is_made_of_it_are_equal_in_everything(tmp_path: Path) -> None:
     source, copy, other = upper_folder(tmp_path / "source"), tmp_path / "copy", tmp_path / "other"
     wanted = listing(source)
-    copy_upper(source, copy)
+    copy_upper(source, copy, max_bytes=1 << 30)
     assert listing(source) == wanted
     assert stat.S_IMODE(copy.stat().st_mode) == 0o700  # what may be set-user-id is nobody else's
     other.mkdir()
@@ -100,7 +100,7 @@ def test_a_copy_and_what_is_made_of_it_are_equal_in_everything(tmp_path: Path) -
 
 def test_what_an_engine_put_there_is_not_overwritten(tmp_path: Path) -> None:
     source, copy, other = upper_folder(tmp_path / "source"), tmp_path / "copy", tmp_path / "other"
-    copy_upper(source, copy)
+    copy_upper(source, copy, max_bytes=1 << 30)
     other.mkdir()
     (other / "removed").mkdir()
     (other / "removed" / "file").write_text("kept")
@@ -114,22 +114,33 @@ def test_devices_and_too_much_are_refused(tmp_path: Path) -> None:
     source.mkdir()
     os.mknod(source / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     with pytest.raises(NotPlain, match="device"):
-        copy_upper(source, tmp_path / "copy")
+        copy_upper(source, tmp_path / "copy", max_bytes=1 << 30)
     (source / "null").unlink()
     (source / "/".join("d" * 80)).mkdir(parents=True)
     with pytest.raises(TooMuch, match="within each other"):
-        copy_upper(source, tmp_path / "deep")
+        copy_upper(source, tmp_path / "deep", max_bytes=1 << 30)
     remove_tree(source)
     source.mkdir()
     (source / "first").write_text("x")
     for number in range(20_000):
         os.link(source / "first", source / str(number))
     with pytest.raises(TooMuch, match="entries"):
-        copy_upper(source, tmp_path / "many")
+        copy_upper(source, tmp_path / "many", max_bytes=1 << 30)
+
+
+def test_holes_count_as_bytes(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(3):
+        with (source / f"{number}").open("wb") as file:
+            file.truncate(400)
+    with pytest.raises(TooLarge):
+        copy_upper(source, tmp_path / "copy", max_bytes=1000)
+    copy_upper(source, tmp_path / "other", max_bytes=1200)
 
 
 def test_a_source_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     (tmp_path / "source").symlink_to("secret")
     with pytest.raises(OSError, match="directory"):
-        copy_upper(tmp_path / "source", tmp_path / "copy")
+        copy_upper(tmp_path / "source", tmp_path / "copy", max_bytes=1 << 30)

@@ -21,24 +21,29 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OF_OVERLAY = "trusted.overlay."
 
 
-def copy_upper(source: Path, copy: Path) -> None:
-    """Copy an upper folder to ``copy``, which is made. Raises OSError: NotPlain for a device, TooMuch for more than MAX_ENTRIES entries or
-    for folders too deep in each other; then a part of the copy may be there."""
+class TooLarge(OSError):
+    """The files have more bytes than may be copied."""
+
+
+def copy_upper(source: Path, copy: Path, *, max_bytes: int) -> None:
+    """Copy an upper folder to ``copy``, which is made. ``max_bytes``: of all files, holes included. Raises OSError: NotPlain for a device,
+    TooMuch for more than MAX_ENTRIES entries or for folders too deep in each other, TooLarge; then a part of the copy may be there."""
     copy.mkdir(mode=0o700)
-    _Copying().copy(source, copy / "upper")
+    _Copying(max_bytes).copy(source, copy / "upper")
 
 
 def fill_upper(copy: Path, upper: Path) -> None:
     """Make what ``copy_upper`` copied the content of an upper folder that no overlay uses yet. Empty folders may be in there. Raises
     OSError."""
-    _Copying().copy(copy / "upper", upper)
+    _Copying(None).copy(copy / "upper", upper)
 
 
 class _Copying:
     """One copy. Of the overlay's own attributes the topmost folder gets none: they name the layers of another container."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int | None) -> None:
         self._entries = 0
+        self._bytes_left = max_bytes
         self._first_names: dict[tuple[int, int], str] = {}
         """Paths, in the copy, of files with several names."""
 
@@ -92,7 +97,7 @@ class _Copying:
                 os.link(first, name, dst_dir_fd=made, follow_symlinks=False)
                 return
         if stat.S_ISREG(status.st_mode):
-            _copy_file(original, made, name)
+            self._copy_file(original, made, name)
             return
         if stat.S_ISLNK(status.st_mode):
             os.symlink(os.readlink(name, dir_fd=original), name, dir_fd=made)
@@ -105,22 +110,25 @@ class _Copying:
             os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=made)
         os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=made, follow_symlinks=False)
 
+    def _copy_file(self, original: int, made: int, name: str) -> None:
+        source, target = open_regular(original, name), -1
+        try:
+            status = os.fstat(source)
+            if self._bytes_left is not None:
+                self._bytes_left -= status.st_size
+                if self._bytes_left < 0:
+                    raise TooLarge("more bytes than may be copied")
+            target = os.open(name, _NEW_FILE, 0o600, dir_fd=made)
+            copy_data(source, target, status.st_size)
+            _take_over(source, target, status)
+        finally:
+            os.close(source)
+            if target >= 0:
+                os.close(target)
+
 
 def _is_whiteout(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-
-
-def _copy_file(original: int, made: int, name: str) -> None:
-    source, target = open_regular(original, name), -1
-    try:
-        status = os.fstat(source)
-        target = os.open(name, _NEW_FILE, 0o600, dir_fd=made)
-        copy_data(source, target, status.st_size)
-        _take_over(source, target, status)
-    finally:
-        os.close(source)
-        if target >= 0:
-            os.close(target)
 
 
 def _take_over(source: int, target: int, status: os.stat_result, *, skip: str | None = None) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.commands.shell_state import ShellState
-from manyhands.sandboxes.files.overlay_copy import copy_upper
+from manyhands.sandboxes.files.overlay_copy import TooLarge, copy_upper
 from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.remote.driver import FOLDER, RUN, Driver, Overlaid, World, WorldSpec
 
@@ -141,15 +141,21 @@ def _run_id(labels: Mapping[str, str]) -> str:
 # which costs a fraction of a snapshot at the driver.
 
 
-async def take_checkpoint(driver: Driver, kept: KeptWorld, folder: Path, labels: Mapping[str, str]) -> KeptWorld:
-    """The world with a further checkpoint; the former one stays. ``folder``: of its attempt; ``labels``: of a snapshot. Raises
-    ItemError."""
+async def take_checkpoint(
+    driver: Driver, kept: KeptWorld, folder: Path, labels: Mapping[str, str], *, max_bytes: int
+) -> KeptWorld:
+    """The world with a further checkpoint; the former one stays. ``folder``: of its attempt; ``labels``: of a snapshot. Raises ItemError,
+    also for files of more than ``max_bytes``."""
     upper = await driver.upper(kept.world.id) if isinstance(driver, Overlaid) else None
     if upper is not None:
         name = next(name for name in COPIES if name != kept.copy)
-        with suppress(OSError):  # a file system that can't hold it, or more than is worth copying
-            await asyncio.to_thread(_copy, upper, folder / name)
+        try:
+            await asyncio.to_thread(_copy, upper, folder / name, max_bytes)
             return replace(kept, snapshot=None, copy=name)
+        except TooLarge as error:
+            raise ItemError(Cause.SANDBOX_LIMIT, f"no checkpoint of {max_bytes:,} bytes and more") from error
+        except OSError:  # a file system that can't hold it, or more entries than are worth copying
+            pass
     return replace(kept, snapshot=await driver.snapshot(kept.world.id, labels), copy=None)
 
 
@@ -170,9 +176,13 @@ async def drop_checkpoint(driver: Driver, kept: KeptWorld, folder: Path) -> None
             await driver.delete_snapshot(kept.snapshot)
 
 
-def _copy(upper: Path, target: Path) -> None:
+def _copy(upper: Path, target: Path, max_bytes: int) -> None:
     remove_tree(target)
-    copy_upper(upper, target)
+    try:
+        copy_upper(upper, target, max_bytes=max_bytes)
+    except OSError:
+        remove_tree(target)
+        raise
 
 
 class Notes:

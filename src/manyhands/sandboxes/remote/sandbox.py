@@ -536,7 +536,9 @@ class RemoteSandbox:
         began = time.monotonic()
         try:
             async with asyncio.timeout(_SNAPSHOT_SECONDS):
-                taken = await take_checkpoint(self._driver, kept, self._folder, self._spec.labels)
+                taken = await take_checkpoint(
+                    self._driver, kept, self._folder, self._spec.labels, max_bytes=self._options.checkpoint_limit
+                )
         except (ItemError, TimeoutError):  # then it is not there, and the next step is only marked
             return
         self._dear = time.monotonic() - began > _DEAR

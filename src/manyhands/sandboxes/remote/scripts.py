@@ -101,13 +101,13 @@ found=$(grep -ls "^Max file locks  *{soft}  *{hard}  *locks" /proc/[0-9]*/limits
 """
 LOOK = """\
 for file in /proc/[0-9]*/stat; do
-  line=; read -r line <"$file" || continue
+  line=; read -r line <"$file" || { file=${file%/stat}; echo "gone ${file#/proc/}"; continue; }
   rest=${line##*) }; set -f; set -- $rest; set +f
   printf '%s %s %s %s\\n' "${line%% *}" "$1" "$2" "$4"
 done 2>/dev/null
 true
 """
-"""Lists all processes: id, state, parent, session."""
+"""Lists all processes: id, state, parent, session; of those that ended meanwhile ``gone`` and the id."""
 
 
 def service_beginning(token: str) -> str:

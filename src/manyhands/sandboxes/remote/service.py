@@ -35,6 +35,7 @@ _IDLE = 0.05
 _MAX_REPORT = 1 << 16
 _ROUNDS = 10
 _LOOKS_AGAIN, _LOOK_PAUSE = 50, 0.05
+_LOOKS_IN_VAIN = 5
 _ORDER = 30.0
 
 
@@ -364,35 +365,51 @@ class Service:
 
     async def look(self) -> dict[int, tuple[str, int, int]]:
         """All processes that are seen inside, and belong to the sandbox where others are seen, too: state, parent and session by id."""
+        found, _ = await self._looked()
+        return found
+
+    async def _looked(self) -> tuple[dict[int, tuple[str, int, int]], set[int]]:
+        """The same, and those that ended meanwhile, where no others are seen."""
         _, text = await self.inner(scripts.LOOK)
-        found = {}
+        found: dict[int, tuple[str, int, int]] = {}
+        gone: set[int] = set()
         for fields in (line.split() for line in text.decode(errors="replace").splitlines()):
+            if fields[:1] == ["gone"] and is_number(fields[1:]):
+                gone.add(int(fields[1]))
             if len(fields) == 4 and fields[0].isdecimal() and fields[2].isdecimal() and fields[3].isdecimal():
                 found[int(fields[0])] = (fields[1], int(fields[2]), int(fields[3]))
         if self._place.world.alone:
-            return found
+            return found, gone
         _, tagged = await self.inner(scripts.signalled("0", self._place.hard, None, alone=False))
         ours = {int(word) for word in tagged.split() if word.isdigit()}
-        return {pid: process for pid, process in found.items() if pid in ours}
+        return {pid: process for pid, process in found.items() if pid in ours}, set()
 
     async def left(self) -> set[int]:
-        """What runs in the sandbox that is neither ours nor the world's."""
+        """What runs in the sandbox that is neither ours nor the world's. Where something ends during each look, a chain of processes may
+        run that no look finds, which counts."""
         found: set[int] = set()
-        for _ in range(_LOOKS_AGAIN):
+        for number in range(_LOOKS_AGAIN):
             before = self._place.opened
-            found = await self._seen_left()
+            found, gone = await self._seen_left()
+            if not found and gone:
+                if number + 1 < _LOOKS_IN_VAIN:
+                    continue
+                found = gone
             if not found or (self._place.opened == before and not self._place.opening):
                 break
             await asyncio.sleep(_LOOK_PAUSE)  # what was found may be ours, and just be starting
         return found
 
-    async def _seen_left(self) -> set[int]:
+    async def _seen_left(self) -> tuple[set[int], set[int]]:
+        """What runs, and what has just ended."""
         slots = {slot.pid for slot in self._slots}
-        return {
+        found, gone = await self._looked()
+        runs = {
             pid
-            for pid, (state, parent, _) in (await self.look()).items()
+            for pid, (state, parent, _) in found.items()
             if pid not in self._place.own and parent not in slots and state not in "ZX"
         }
+        return runs, gone - self._place.own
 
     async def freeze(self, also: Sequence[int]) -> bool:
         """Have all that commands started, and ``also``, stand still; whether all of it does."""
