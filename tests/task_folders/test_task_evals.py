@@ -153,6 +153,10 @@ def test_a_program_does_the_tasks_by_an_option_or_by_the_targets_key(evaluation:
     assert ran.code == 0, ran.err + ran.out
     (result,) = evaluation.results()
     assert (result["score"], result["output"][-1]["content"]) == (1.0, "did Write hello to hello.txt.")
+    assert run_command(evaluation.path, "export", "data/r", "--to", "atif", "--output", "a.jsonl").code == 0
+    (found,) = read_lines(evaluation.path / "a.jsonl")
+    assert found["agent"] == {"name": "default", "version": "unknown"}, "no tools or model that it never had"
+    assert [step["source"] for step in found["steps"]] == ["user", "agent"]
     targets = evaluation.path / "tasks/targets.yaml"
     own = "{name: own, provider: agent, model: vendor/model, agent_command: touch made}"  # needs no key: it calls no model
     targets.write_text(f"{TARGETS}  - {own}\n")

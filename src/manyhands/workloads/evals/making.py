@@ -197,20 +197,15 @@ def _tell_toolless(loaded: LoadedEvals, notice: Notice) -> None:
 def _is_toolless(target: Target, options: EvalSpec) -> bool:
     """Whether a target is a model or a built-in agent that has no tools."""
     given = target.settings
-    does_itself = given.get("agent") is not None or given.get("agent_command") is not None or options.agent_command
+    does_itself = given.get("agent") is not None or target.calls_no_model(options.agent_command)
     return target.facts.calls_models and not does_itself and not any(given.get(name) for name in TOOL_KEYS)
-
-
-def _is_external(target: Target, options: EvalSpec) -> bool:
-    """Whether a program does task folders in place of a target that would call a model."""
-    return target.facts.calls_models and bool(target.settings.get("agent_command") or options.agent_command)
 
 
 def _warn_of_budget(prepared: PreparedEval, notice: Notice) -> None:
     """Say what of the budget can't be kept, or changes how models are called."""
     options = prepared.options
     named = [target for file in prepared.files for target in (*file.targets, *file.judges)]
-    external = [target for target in named if _is_external(target, options)]
+    external = [target for target in named if target.calls_no_model(options.agent_command)]
     models = [target.settings for target in named if target.facts.calls_models and target not in external]
     settings_by_model = {model: settings for settings in models if isinstance(model := settings.get("model"), str)}
     called = [

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from manyhands.agents.toolbox import NO_TOOLS
+from manyhands.agents.trajectory import AGENT, PROGRAM
 from manyhands.core.digests import content_key
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
@@ -61,14 +62,19 @@ class EvalConversations(ConversationSource):
         if row.state is ItemState.DISCARDED or "test" not in row.payload:
             return
         item, result = TestItem.from_json(row.payload), result_of(row, self._prepared.thresholds)
-        asked = _Asked(item, steps, self._model(item))
+        program = next((step for step in steps if step.kind == AGENT), None)  # that did it in place of a model
+        asked = _Asked(item, steps, self._model(item) if program is None else None)
         found = self.begun(row, usage)
         found.turns = asked.turns() or _recorded(item, row, result, asked)
         if not found.turns:
             return
         found.simulated = found.simulated or bool(result.simulated)
         self._describe(found, item, result)
-        asked.describe(found)
+        if program is None:
+            asked.describe(found)
+        else:
+            about = program.output.get(PROGRAM, {})
+            found.model, found.version = about.get("model"), about.get("version", "unknown")
         found.stop_reason = _stop_reason(row, result, asked)
         found.others = side_conversations(found, steps, asked.scopes)
         for other in found.others:

@@ -14,7 +14,6 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message
 from manyhands.core.text import expand_home
-from manyhands.task_folders.settings import ORACLE
 from manyhands.tools.settings import is_source
 from manyhands.workloads.evals.targets.definitions import Target
 from manyhands.workloads.evals.targets.keys import Interpolation
@@ -44,12 +43,7 @@ def model_target(target: Target, environ: Mapping[str, str], services: Mapping[s
     """What is known of a target; None if this program asks no model for it. ``environ``: has the variables that settings name; a setting
     whose variable is not set counts as not given. ``services``: what was chosen for its tools."""
     kind = KINDS.get(target.kind)
-    if (
-        kind is None
-        or not kind.calls_models
-        or target.settings.get("agent_command")
-        or target.settings.get("agent") == ORACLE
-    ):
+    if kind is None or not kind.calls_models:
         return None
     interpolation, values = Interpolation(environ), dict[str, Any]()
     for name in _READ:

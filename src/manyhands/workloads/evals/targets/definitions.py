@@ -29,6 +29,7 @@ from manyhands.io.search_paths import SearchPath, environment
 from manyhands.io.yaml_files import read_yaml
 from manyhands.models.factory import home_url
 from manyhands.models.headers import Header, read_headers
+from manyhands.task_folders.settings import ORACLE
 from manyhands.workloads.evals.evalfile.agentv5.project import CONFIG, configured
 from manyhands.workloads.evals.evalfile.agentv5.providers import as_targets
 from manyhands.workloads.evals.evalfile.contents import EvalFile, InlineTargets, RecordedLocation
@@ -81,6 +82,12 @@ class Target:
     def facts(self) -> Kind:
         """What is true of every target of its kind."""
         return KINDS[self.kind]
+
+    def calls_no_model(self, agent_command: str | None) -> bool:
+        """Whether a program, or their own solution, does task folders in place of the model that it would call. ``agent_command``: the
+        run's."""
+        external = agent_command or self.settings.get("agent_command") or self.settings.get("agent") == ORACLE
+        return self.facts.calls_models and bool(external)
 
     @property
     def has_template(self) -> bool:
