@@ -107,6 +107,28 @@ def test_what_a_solution_or_a_program_leaves_in_the_background_serves_its_verifi
     assert "ok" in json.dumps(line["conversations"])
 
 
+@pytest.mark.parametrize("mode", [pytest.param("shared", marks=pytest.mark.slow), "separate"])
+def test_a_verifier_without_a_reward_leaves_the_agents_work_for_the_next_try_and_no_container_of_its_own(
+    on_docker: Engine, tmp_path: Path, mode: str
+) -> None:
+    named = f'artifacts = ["/work"]\n[environment]\ndocker_image = "{on_docker.full}"\n'
+    test = "[ ! -e /tried ] && touch /tried && rm /work && [ -e /project/mended ] && echo 1 > /logs/verifier/reward.txt"
+    make_task(
+        tmp_path / "tasks/a", toml=f'{named}[verifier]\nenvironment_mode = "{mode}"\n', test=f"#!/bin/bash\n{test}\n"
+    )
+    (tmp_path / "project").mkdir()
+    program = ("--agent_command=touch /work", "--project=project", "--cwd=/")
+    failed = run_command(tmp_path, "batch", "--dataset_file=tasks", *program, *USUAL)
+    assert "neither reward.json nor reward.txt" in (tmp_path / "data/r/failures.jsonl").read_text(), failed.err
+    assert [Path(label).name for label in left_over(on_docker, tmp_path)] == ["1-1"], "that of the failed item alone"
+    (tmp_path / "project/mended").touch()
+    again = run_command(tmp_path, "resume", "data/r")
+    assert again.code == 0, again.out + again.err
+    (line,) = read_lines(tmp_path / "data/r/trajectories.jsonl")
+    assert (line["metadata"]["score"], line["metadata"]["attempt"]) == (1.0, 1)
+    assert left_over(on_docker, tmp_path) == []
+
+
 ATTACK = r"""
 import os, time
 if os.fork() == 0:
