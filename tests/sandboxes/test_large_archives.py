@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tarfile
 import tempfile
 import tracemalloc
@@ -46,3 +47,16 @@ async def test_a_large_archive_is_not_held_in_memory(kind: str, tmp_path: Path) 
     finally:
         await sandbox.close()
     assert most < SIZE // 2
+
+
+@pytest.mark.parametrize("kind", ["local", "bubblewrap"])
+async def test_no_more_is_read_than_is_taken(kind: str, tmp_path: Path) -> None:
+    sandbox = await choose_backend(kind).create(SandboxRequest(tmp_path / "box", "mark"))
+    try:
+        made = await sandbox.shell("mkdir sparse; seq -f sparse/%g 1000 | xargs truncate -s 1G", timeout=20)
+        assert made.exit_code == 0, made
+        with pytest.raises(ToolError, match="more than 1,000 bytes"):  # all of it would take too long
+            await sandbox.get("sparse", io.BytesIO(), max_bytes=1000)
+        assert (await sandbox.shell("echo ok", timeout=20)).output == b"ok\n"
+    finally:
+        await sandbox.close()

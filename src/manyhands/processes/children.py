@@ -300,11 +300,13 @@ async def run_process(
     """Run a process to its end or its time limit and gather its output.
 
     ``start`` gets the descriptors for standard input and for output, and starts the process. ``input``: bytes, or a file from where it
-    stands on; ``sink``: takes the output in place of the result, which then has its end only.
+    stands on; ``sink``: takes the output in place of the result, which then has its end only. What writes more than it takes is killed.
     """
     began = time.monotonic()
     capture = sink or Capture(max_output)
     process, reader, writer = started_with_pipes(start, capture.feed)
+    if sink is not None:
+        sink.on_full = process.kill_group
     feeding = asyncio.ensure_future(_feed(writer, input))
     try:
         exit_code = await process.wait_for(timeout)

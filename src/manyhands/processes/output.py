@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -88,6 +88,8 @@ class ToFile:
         self.total = 0
         self.problem: OSError | None = None
         """Why not all of it could be written."""
+        self.on_full: Callable[[], object] | None = None
+        """Called, maybe several times, with what comes beyond the limit."""
 
     @property
     def omitted(self) -> int:
@@ -104,6 +106,8 @@ class ToFile:
             self.problem = error
         self._capacity -= len(data)
         self._tail = (self._tail + data[-TAIL:])[-TAIL:]
+        if self._capacity < 0 and self.on_full is not None:
+            self.on_full()
 
     def joined(self) -> bytes:
         """The last that came, for messages."""

@@ -178,8 +178,8 @@ async def get_inside(run: RunInside, path: str, archive: BinaryIO, max_bytes: in
     with tempfile.TemporaryFile() as whole:
         packed = ToFile(whole, max_bytes)
         result = await run(["sh", "-c", _GET, "sh", path], timeout=_ARCHIVE_SECONDS, sink=packed)
+        check_size(packed.total, path, max_bytes)  # first: a command that writes more is killed
         _check(result, "pack", path, _ARCHIVE_SECONDS)
-        check_size(packed.total, path, max_bytes)
         if packed.problem is not None:
             raise ToolError(_explained(packed.problem, "pack", path))
         whole.seek(0)
