@@ -13,8 +13,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 N ?= 100
 LITELLM ?= $(VENV)-litellm/bin/litellm
-# With real processes, kills and limits of time, one test in some thousands meets a busy machine: what fails is run once more, and is
-# named RERUN in the summary. A test that is named there twice is to be mended. slow-test, attack-test and crash-test repeat nothing.
+# With real processes, kills and limits of time, one test in some thousands meets a busy machine: what fails is run once more at the
+# end, one at a time. A test that is named FAILED again and again is to be mended. slow-test, attack-test and crash-test repeat nothing.
 # Many tests only wait, so four at once keep two processors busy. Each process takes some 700 MB.
 TESTS_AT_ONCE ?= 4
 # Tests start many processes: what they compile is kept, whatever is usual on this machine.
@@ -52,7 +52,7 @@ others:
 
 tests:
 	@VENV=$(VENV) tools/setup dev
-	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist worksteal --reruns 1 -r fER
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist worksteal -r fE || { [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none -r fE; }
 
 slow-test:
 	@VENV=$(VENV) tools/setup dev

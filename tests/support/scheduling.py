@@ -27,12 +27,10 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         return file if shares(file) else nodeid
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Called for every test that has ended, and again if it was repeated. What has ended is forgotten: at each end, all that a
-        process was given so far is gone through."""
+        """Called for every test that has ended. It is forgotten then: at each end, all that a process was given so far is gone
+        through."""
         given = self.assigned_work[node]
         scope = self._split_scope(self.registered_collections[node][item_index])
-        if scope not in given:
-            return
         super().mark_test_complete(node, item_index, duration)
         if all(given[scope].values()):
             del given[scope]
