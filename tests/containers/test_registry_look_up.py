@@ -16,7 +16,14 @@ from aiohttp.test_utils import TestServer
 
 from manyhands.core.redaction import KNOWN
 from manyhands.sandboxes.containers.credentials import credentials
-from manyhands.sandboxes.containers.registry import Name, RegistryError, check_realm, digest_of, parsed
+from manyhands.sandboxes.containers.registry import (
+    Name,
+    RegistryError,
+    check_reach,
+    check_realm,
+    digest_of,
+    parsed,
+)
 
 DIGEST = "sha256:" + "ab" * 32
 Answer = Callable[[web.Request], Awaitable[web.Response]]
@@ -29,11 +36,15 @@ class Registry:
         self.user = base64.b64encode(b"me:secret-word").decode()
         self.asked: list[str] = []
         self.host = ""
+        self.tokens = "token"
+        """The path of the token service."""
 
     async def manifest(self, request: web.Request) -> web.Response:
         self.asked.append(request.method)
         if request.headers.get("Authorization") != "Bearer the-token":
-            challenge = f'Bearer realm="http://{self.host}/token",service="it",scope="repository:private/app:pull"'
+            challenge = (
+                f'Bearer realm="http://{self.host}/{self.tokens}",service="it",scope="repository:private/app:pull"'
+            )
             return web.json_response({"errors": []}, status=401, headers={"WWW-Authenticate": challenge})
         if request.match_info["tag"] == "missing":
             return web.json_response({"errors": [{"code": "MANIFEST_UNKNOWN"}]}, status=404)
@@ -52,6 +63,14 @@ class Registry:
             await asyncio.sleep(0.02)
         return answer
 
+    async def moved(self, request: web.Request) -> web.Response:
+        self.asked.append("moved")
+        return web.Response(status=302, headers={"Location": f"http://{self.host}/internal"})
+
+    async def internal(self, request: web.Request) -> web.Response:
+        self.asked.append("internal")
+        return web.json_response({"token": "not for a registry"})
+
     async def other(self, request: web.Request) -> web.Response:
         return web.Response(text="<html>a shop</html>", content_type="text/html", status=404)
 
@@ -61,6 +80,8 @@ async def registry() -> AsyncIterator[Registry]:
     made, app = Registry(), web.Application()
     app.router.add_route("*", "/v2/private/app/manifests/{tag}", made.manifest)
     app.router.add_get("/token", made.token)
+    app.router.add_get("/moved", made.moved)
+    app.router.add_get("/internal", made.internal)
     app.router.add_route("*", "/{rest:.*}", made.other)
     async with TestServer(app) as server:
         made.host = f"127.0.0.1:{server.port}"
@@ -77,6 +98,17 @@ async def test_a_token_is_fetched_with_the_persons_credentials(registry: Registr
         )
         is None
     )
+
+
+async def test_a_service_of_tokens_sends_us_nowhere(registry: Registry) -> None:
+    registry.tokens = "moved"
+    assert await digest_of(Name(registry.host, "private/app", "1")) is None
+    assert registry.asked == ["HEAD", "moved", "HEAD"]
+    await check_reach("https://9.9.9.9/token", "https://8.8.8.8")
+    for private in ("https://10.0.0.1/token", "https://127.0.0.1/token", "https://169.254.169.254/", "https://[::1]/"):
+        with pytest.raises(RegistryError, match="not public"):
+            await check_reach(private, "https://8.8.8.8")
+        await check_reach(private, "https://10.0.0.2")  # a private registry has private services
 
 
 async def test_an_image_that_is_not_given_is_not_there(registry: Registry) -> None:

@@ -92,3 +92,11 @@ def test_a_jpeg_may_not_be_decoded_over_and_over(between: bytes) -> None:
 def test_a_polyglot_is_what_its_first_bytes_say() -> None:
     written = io.BytesIO(picture("GIF") + b"<script>alert(1)</script>")
     assert read_header(written.getvalue()).media_type == "image/gif"
+
+
+def test_a_jpeg_of_endless_parts_is_refused_at_once() -> None:
+    whole = progressive(100, 100, 1)
+    with pytest.raises(ValueError, match="more than 10,000 parts"):
+        read_header(progressive(100, 100, 1, b"\xff\xfe\x00\x02" * 4_000_000))
+    filled = whole[:2] + b"\xff" * 18_000_000 + whole[2:]
+    assert (read_header(filled).width, read_header(filled).height) == (100, 100)

@@ -22,8 +22,10 @@ _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of segments that have the size (SOF0 to SOF15 without DHT, JPG and DAC)."""
 _JPEG_MARK = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")
 """A marker that begins a segment: in a scan's data a byte of 255 has a zero behind it, or is part of a restart marker."""
+_JPEG_FILLING = re.compile(rb"\xff*(?=\xff)")
+"""Bytes before a marker that fill up."""
 _MAX_SEGMENTS = 10_000
-"""Of a JPEG before its size."""
+"""Of a JPEG before its size, and behind it."""
 _MAX_SCANS = 1000
 _MAX_WORK = 20 * MAX_PIXELS
 """Pixels of all scans of a JPEG together. Progressive ones have about ten scans; each is a pass over the whole picture, in however few
@@ -91,8 +93,7 @@ def _gif_size(data: bytes) -> tuple[int, int]:
 def _jpeg_size(data: bytes) -> tuple[int, int]:
     at = 2
     for _ in range(_MAX_SEGMENTS):
-        while data[at : at + 2] == b"\xff\xff":  # bytes that fill up
-            at += 1
+        at = _match_end(_JPEG_FILLING, data, at)
         marker, length = data[at + 1 : at + 2], int.from_bytes(data[at + 2 : at + 4], "big")
         if data[at : at + 1] != b"\xff" or length < 2 or at + 2 + length > len(data):
             break
@@ -109,11 +110,20 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
 def _check_scans(data: bytes, at: int, pixels: int) -> None:
     """Raises ValueError for a JPEG that takes much longer to decode than its size says. ``at``: the place behind that segment."""
     scans, most = 0, min(_MAX_SCANS, _MAX_WORK // max(1, pixels))
-    while (found := _JPEG_MARK.search(data, at)) is not None and found[0] != _JPEG_END:
+    for _ in range(_MAX_SEGMENTS):
+        found = _JPEG_MARK.search(data, at)
+        if found is None or found[0] == _JPEG_END:
+            return
         scans += found[0] == _JPEG_SCAN
         if scans > most:
             raise ValueError(f"the picture has more than {most} scans, which take too long to decode")
         at = found.start() + 2 + max(2, int.from_bytes(data[found.end() : found.end() + 2], "big"))
+    raise ValueError(f"the picture has more than {_MAX_SEGMENTS:,} parts")
+
+
+def _match_end(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
+    found = pattern.match(data, at)
+    return at if found is None else found.end()
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

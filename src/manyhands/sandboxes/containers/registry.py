@@ -11,9 +11,14 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
+
+from manyhands.network.addresses import read_host
+from manyhands.network.connecting import Refused, Unreachable, connectable_addresses
+from manyhands.network.rules import NetworkRules
 
 Credentials = Callable[[str], tuple[str, str] | None]
 """User and password for a repository."""
@@ -94,7 +99,7 @@ async def _asked(session: aiohttp.ClientSession, base: str, name: Name, known: t
         challenge = response.headers.get("WWW-Authenticate", "")
         if response.status != 401:
             return _read(response)
-    headers["Authorization"] = await _authorization(session, challenge, known, secure=base.startswith("https:"))
+    headers["Authorization"] = await _authorization(session, challenge, known, base)
     async with session.head(url, headers=headers) as response:
         return _read(response)
 
@@ -116,7 +121,7 @@ def _is_registry(response: aiohttp.ClientResponse) -> bool:
 
 
 async def _authorization(
-    session: aiohttp.ClientSession, challenge: str, known: tuple[str, str] | None, *, secure: bool
+    session: aiohttp.ClientSession, challenge: str, known: tuple[str, str] | None, base: str
 ) -> str:
     scheme, _, rest = challenge.partition(" ")
     basic = "" if known is None else f"Basic {base64.b64encode(':'.join(known).encode()).decode()}"
@@ -126,10 +131,11 @@ async def _authorization(
     realm = said.pop("realm", "")
     if scheme.lower() != "bearer" or not realm.startswith(("https://", "http://")):
         raise RegistryError(f"it asks for an authentication of an unknown kind ({scheme[:40] or 'none'})")
-    check_realm(realm, secure=secure)
+    check_realm(realm, secure=base.startswith("https:"))
+    await check_reach(realm, base)
     asked = {key: value for key, value in said.items() if key in ("service", "scope")}
     headers = {"Authorization": basic} if basic else {}
-    async with session.get(realm, params=asked, headers=headers) as response:
+    async with session.get(realm, params=asked, headers=headers, allow_redirects=False) as response:
         if response.status != 200:
             return ""
         content = bytearray()
@@ -145,6 +151,22 @@ def check_realm(realm: str, *, secure: bool) -> None:
     a password would be sent for everybody to read."""
     if secure and not realm.startswith("https://"):
         raise RegistryError("it wants credentials sent without TLS")
+
+
+async def check_reach(realm: str, base: str) -> None:
+    """Raises RegistryError for a service of tokens with a private address that a public registry names: whoever writes an image's name
+    into a dataset would reach it by us, and get what it answers."""
+    host, own = urlsplit(realm).hostname or "", urlsplit(base).hostname or ""
+    if host != own and await _is_public(own) and not await _is_public(host):
+        raise RegistryError(f"it names {host} for tokens, which is not public")
+
+
+async def _is_public(host: str) -> bool:
+    try:
+        await connectable_addresses(read_host(host), NetworkRules.web(private=False))
+    except (Refused, Unreachable, ValueError):
+        return False
+    return True
 
 
 def _token(content: bytes) -> str:
