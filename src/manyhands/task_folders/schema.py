@@ -251,7 +251,10 @@ class Artifact(_Section):
     def _stays_below(cls, source: str) -> str:
         if not source or ".." in PurePosixPath(source).parts:
             raise ValueError(f"{source!r} is no path without ..")
-        return source
+        path = PurePosixPath(source)
+        if not path.name:  # the names in an archive of it would begin otherwise than those of a named folder
+            raise ValueError(f"{source!r} names no file or folder: say which of it is kept")
+        return source if source.rstrip("/").rpartition("/")[2] == path.name else str(path)
 
     @field_validator("destination")
     @classmethod
@@ -261,9 +264,13 @@ class Artifact(_Section):
         path = PurePosixPath(destination)
         if "\\" in destination or path.is_absolute() or ".." in path.parts or not path.parts:
             raise ValueError(f"{destination!r} is no relative path without ..")
-        if str(path) == "manifest.json":
-            raise ValueError("manifest.json is taken by the list of what was kept")
         return destination
+
+    @model_validator(mode="after")
+    def _leaves_the_list(self) -> Artifact:
+        if PurePosixPath(self.destination or self.source).parts[-2:] in (("manifest.json",), ("/", "manifest.json")):
+            raise ValueError("manifest.json is taken by the list of what was kept")
+        return self
 
 
 class SolutionSection(_Section):
