@@ -28,7 +28,7 @@ async def fakes() -> AsyncIterator[FakeServices]:
 
 def words(folder: Path, *more: str) -> list[str]:
     write_prompts(
-        folder / "p.jsonl", [f"Look up topic{letter * 3} now [simulate: tools=3]" for letter in "abcdef"[:ITEMS]]
+        folder / "p.jsonl", [f"Look up topic{letter * 3} now [simulate: tools=2]" for letter in "abcdef"[:ITEMS]]
     )
     usual = [
         "--dataset_file=p.jsonl",
