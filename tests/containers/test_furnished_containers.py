@@ -48,6 +48,24 @@ def test_the_same_command_line_serves_containers(folder: BatchFolder, docker_eng
     assert collected == "template\nprepared it's; b\nagent\nrow\ntester\nhere\ntester\ntester\n"
 
 
+@pytest.mark.slow
+def test_a_user_and_a_folder_that_the_image_lacks_cost_no_model_call(
+    folder: BatchFolder, docker_engine: Engine
+) -> None:
+    image = f"--image={docker_engine.full}"
+    with ServerThread(reply) as server:
+        for word, said in (
+            ("--user=nobody-here", "has no user nobody-here"),
+            ("--cwd=/nope", "cwd '/nope' is no folder"),
+        ):
+            name = f"--run_name=lacks{word.partition('=')[0]}"
+            ran = folder.batch(f"--base_url={server.base_url}", "--sandbox=docker", image, word, name)
+            assert ran.code == 1, ran
+            (failure,) = folder.lines("failures.jsonl", name.partition("=")[2])
+            assert (failure["cause"], said in failure["message"]) == ("invalid_input", True)
+        assert server.requests == []
+
+
 def test_a_tests_workspace_goes_into_the_container_and_comes_back(folder: BatchFolder, docker_engine: Engine) -> None:
     with ServerThread(reply) as server:
         target = {
