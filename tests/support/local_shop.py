@@ -18,6 +18,9 @@ _TRICKS = {
     "moving": "<script>history.replaceState(null, '', location.pathname + '?' + Math.random())</script><p>Where is it?</p>",
     "frame": "<iframe src='/goods/3'></iframe>",
     "console": "<script>console.log('hello', 5); setTimeout(() => { throw new Error('broken') })</script><p>noisy</p>",
+    "false": "<script>Math.round = () => 'x'; Array.prototype.map = () => 5; String.prototype.slice = () => 'false'; "
+    "document.title = 'T'.repeat(1e6); for (const name of ['innerHeight', 'scrollY']) window[name] = {}</script>"
+    "<form name=scrollingElement><input name=scrollHeight></form><img src='/lamp.png' alt='A lamp'>",
     "images": "<img src='/lamp.png' alt='A lamp'><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw=' alt='dot'>",
     "file": "<a href='/price-list.txt'>Price list</a>",
     "stuck": "<button onclick='for (;;) { alert(1) }'>Stick</button>",

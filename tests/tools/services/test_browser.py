@@ -183,6 +183,12 @@ async def test_forms_images_console_and_scrolling(item: Item, shop: Shop) -> Non
     assert (await item("scroll", direction="up"))["at_end"] is True
 
 
+async def test_a_page_does_not_change_what_is_seen(item: Item, shop: Shop) -> None:
+    assert (await item("navigate", url=f"{shop.url}/tricks/false"))["title"] == "T" * 300
+    assert (await item("scroll", direction="down"))["at_end"] in (True, False)
+    assert [image["alt"] for image in (await item("get_images"))["images"]] == ["A lamp"]
+
+
 async def test_a_script_without_end_is_stopped(item: Item, shop: Shop) -> None:
     await item("navigate", url=shop.url)
     assert "stopped after 5 seconds" in (await item("console", expression="while (true) {}"))["error"]

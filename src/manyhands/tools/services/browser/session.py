@@ -54,6 +54,8 @@ _RELOADED = "the page was loaded again, so what was typed and all refs are gone;
 _REASON = re.compile(
     r"intercepts pointer events|not visible|not enabled|not stable|outside of the viewport|not editable"
 )
+_TITLE = "typeof document.title == 'string' ? document.title.slice(0, 300) : ''"
+_TRIES = 3
 _HOST_FAULTS = (403, 502)
 """What the proxy answers itself."""
 
@@ -216,7 +218,7 @@ class Session:
                 "success": True,
                 **content,
                 "url": cut(page.url, _MAX_URL),
-                "title": cut(await page.title(), 300),
+                "title": await self.title(),
             }
             return content | {"navigated": self._activity.navigated}
         return {"success": True, **content}
@@ -375,6 +377,36 @@ class Session:
         found = await self._asked("Page.getNavigationHistory")
         entries, index = found["entries"], found["currentIndex"]
         return [entry["url"] for entry in entries[self._first_entry : index] if entry["url"] != "about:blank"], index
+
+    async def title(self) -> str:
+        """The page's title, 300 characters at most."""
+        return str(await self.seen(_TITLE))
+
+    async def seen(self, expression: str) -> Any:
+        """What an expression comes to, as JSON, with the page's elements but in a world of its own: the page's scripts can't change what
+        built-in functions do there. Raises ToolError."""
+        from playwright.async_api import Error  # an extra
+
+        assert self._page is not None
+        assert self._context is not None
+        channel = await self._context.new_cdp_session(self._page)
+        try:
+            for left in reversed(range(_TRIES)):
+                frame = (await channel.send("Page.getFrameTree"))["frameTree"]["frame"]["id"]
+                try:
+                    world = await channel.send("Page.createIsolatedWorld", {"frameId": frame})
+                    where = {"contextId": world["executionContextId"], "returnByValue": True}
+                    answer = await channel.send("Runtime.evaluate", {"expression": expression, **where})
+                    break
+                except Error:  # the page has gone on to another one
+                    if not left:
+                        raise
+        finally:
+            with suppress(Exception):  # a page that has gone meanwhile
+                await channel.detach()
+        if "exceptionDetails" in answer:
+            raise ToolError("the page keeps this from being seen")
+        return answer["result"].get("value")
 
     async def _asked(self, method: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
         """What Chromium answers about the page, by its DevTools protocol."""

@@ -30,10 +30,10 @@ _BLOCKED_TITLES = re.compile(
 _MAX_MESSAGES = 100
 _EXPRESSION_SECONDS = 5.0
 _STOPPED = f"the expression was stopped after {_EXPRESSION_SECONDS:g} seconds"
-_IMAGES = """() => [...document.images].filter(i => !i.src.startsWith('data:')).slice(0, 200).map(
+_IMAGES = """[...document.images].filter(i => !i.src.startsWith('data:')).slice(0, 200).map(
   i => ({src: i.src.slice(0, 2000), alt: i.alt.slice(0, 500), width: i.naturalWidth, height: i.naturalHeight}))"""
-_SCROLL = """share => { const by = innerHeight * share, page = document.scrollingElement; scrollBy(0, by);
-  return {position: Math.round(scrollY), height: page ? page.scrollHeight : 0, viewport: innerHeight}; }"""
+_SCROLL = """{ const share = %s, page = document.scrollingElement; scrollBy(0, innerHeight * share);
+  share < 0 ? scrollY <= 0 : scrollY + innerHeight >= (page ? page.scrollHeight : 0) - 1; }"""
 _SCROLLED_SHARE = 0.8
 Ref = Annotated[str, "The element's ref in the snapshot, such as e5.", Field(min_length=1, max_length=50)]
 
@@ -52,6 +52,7 @@ async def browser_navigate(
     """Open a page in the browser. This must come before all other browser tools. For mere facts prefer web_search and web_extract, which
     are quicker; use the browser for what takes clicks and forms, or where these fail."""
     address = _address(url)
+    session = Session.of(environment)
 
     async def work(page: Page) -> dict[str, Any]:
         from playwright.async_api import Error  # an extra
@@ -63,11 +64,11 @@ async def browser_navigate(
                 raise
             answer = None
         told: dict[str, Any] = {} if answer is None else {"status": answer.status}
-        if _BLOCKED_TITLES.search(await page.title()):
+        if _BLOCKED_TITLES.search(await session.title()):
             told["bot_detection_warning"] = "the page seems to be one that keeps programs out"
         return told
 
-    return await Session.of(environment).call(environment, work, needs=Needs.NOTHING, seconds=NAVIGATION_SECONDS + 10)
+    return await session.call(environment, work, needs=Needs.NOTHING, seconds=NAVIGATION_SECONDS + 10)
 
 
 @tool(changes_world=False, restore=restore, queue=QUEUE)
@@ -79,14 +80,16 @@ async def browser_snapshot(
     """Get the page as a tree in text, with a ref for each element that can be acted on, such as [ref=e5]. Refs are valid until the page
     changes. At most 8,000 characters are returned at once; next_offset then says where to go on."""
 
+    session = Session.of(environment)
+
     async def work(page: Page) -> dict[str, Any]:
         tree = await page.aria_snapshot(mode="ai", timeout=10_000)
         part = part_of(tree if full else compact(tree), offset=offset, max_characters=MAX_CHARACTERS)
         more = {"lines_left": part.left, "next_offset": part.following} if part.left else {}
-        about = {"url": cut(page.url, 4000), "title": cut(await page.title(), 300)}
+        about = {"url": cut(page.url, 4000), "title": await session.title()}
         return {"snapshot": part.text, "element_count": part.elements, **about, **more}
 
-    return await Session.of(environment).call(environment, work, needs=Needs.PAGE, acts=False)
+    return await session.call(environment, work, needs=Needs.PAGE, acts=False)
 
 
 @tool(changes_world=False, restore=restore, queue=QUEUE)
@@ -128,14 +131,13 @@ async def browser_scroll(
 ) -> ToolResult:
     """Scroll the page by most of what is visible, so that it loads what it loads only then. A snapshot has the whole page without that."""
 
-    async def work(page: Page) -> dict[str, Any]:
-        seen = await page.evaluate(_SCROLL, _SCROLLED_SHARE if direction == "down" else -_SCROLLED_SHARE)
-        at_end = (
-            seen["position"] <= 0 if direction == "up" else seen["position"] + seen["viewport"] >= seen["height"] - 1
-        )
-        return {"scrolled": direction, "at_end": at_end}
+    session = Session.of(environment)
+    share = _SCROLLED_SHARE if direction == "down" else -_SCROLLED_SHARE
 
-    return await Session.of(environment).call(environment, work, needs=Needs.PAGE)
+    async def work(page: Page) -> dict[str, Any]:
+        return {"scrolled": direction, "at_end": await session.seen(_SCROLL % share)}
+
+    return await session.call(environment, work, needs=Needs.PAGE)
 
 
 @tool(changes_world=False, restore=restore, queue=QUEUE)
@@ -169,11 +171,13 @@ async def browser_press(
 async def browser_get_images(environment: ToolEnvironment) -> ToolResult:
     """List the images of the page, with their addresses, alternative texts and sizes in pixels."""
 
+    session = Session.of(environment)
+
     async def work(page: Page) -> dict[str, Any]:
-        images = await page.evaluate(_IMAGES)
+        images = await session.seen(_IMAGES)
         return {"images": images, "count": len(images)}
 
-    return await Session.of(environment).call(environment, work, needs=Needs.PAGE, acts=False)
+    return await session.call(environment, work, needs=Needs.PAGE, acts=False)
 
 
 @tool(changes_world=False, restore=restore, queue=QUEUE)
