@@ -129,6 +129,13 @@ async def test_a_customer_logs_in_and_buys(item: Item, shop: Shop) -> None:
     assert "browser_navigate first" in (await item("snapshot"))["error"]
 
 
+async def test_a_page_is_opened_right_behind_one_that_could_not_be(item: Item, shop: Shop) -> None:
+    for _ in range(2):
+        assert "ERR_UNSAFE_PORT" in (await item("navigate", url="http://127.0.0.1:9/"))["error"]
+        opened = await item("navigate", url=shop.url)
+        assert opened.get("title") == "Lamps", opened
+
+
 async def test_refs_that_are_not_there_are_answered_at_once(item: Item, shop: Shop) -> None:
     await item("navigate", url=shop.url)
     ref = await item.ref('link "Lamp 2"')

@@ -18,7 +18,7 @@ from manyhands.tools.services.browser.session import NAVIGATION_SECONDS, Needs, 
 from manyhands.tools.services.browser.snapshot import MAX_CHARACTERS, compact, part_of, read_ref
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page
+    from playwright.async_api import Locator, Page, Response
 
 QUEUE = "browser"
 """Calls of one turn are made one after the other."""
@@ -44,6 +44,19 @@ def restore(arguments: dict[str, Any], result: ToolResult, environment: ToolEnvi
         Session.of(environment).restore(result.kept)
 
 
+async def _gone_to(page: Page, address: str) -> Response | None:
+    """Behind an address that can't be opened, Chromium goes to its error page, which would get in the way of what is opened next."""
+    from playwright.async_api import Error  # an extra
+
+    try:
+        return await page.goto(address, wait_until="domcontentloaded", timeout=NAVIGATION_SECONDS * 1000)
+    except Error as error:
+        if "net::ERR_" in str(error) and "ERR_ABORTED" not in str(error):
+            with suppress(Error):
+                await page.wait_for_url("chrome-error://**", wait_until="commit", timeout=1000)
+        raise
+
+
 @tool(changes_world=False, restore=restore, queue=QUEUE)
 async def browser_navigate(
     environment: ToolEnvironment,
@@ -58,7 +71,7 @@ async def browser_navigate(
         from playwright.async_api import Error  # an extra
 
         try:
-            answer = await page.goto(address, wait_until="domcontentloaded", timeout=NAVIGATION_SECONDS * 1000)
+            answer = await _gone_to(page, address)
         except Error as error:
             if "Download is starting" not in str(error) and "ERR_ABORTED" not in str(error):
                 raise
