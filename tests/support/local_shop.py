@@ -21,6 +21,7 @@ _TRICKS = {
     "false": "<script>Math.round = () => 'x'; Array.prototype.map = () => 5; String.prototype.slice = () => 'false'; "
     "document.title = 'T'.repeat(1e6); for (const name of ['innerHeight', 'scrollY']) window[name] = {}</script>"
     "<form name=scrollingElement><input name=scrollHeight></form><img src='/lamp.png' alt='A lamp'>",
+    "noise": "<p>quiet</p><script>setTimeout(() => setInterval(() => console.log('x'.repeat(1e6)), 5), 200)</script>",
     "images": "<img src='/lamp.png' alt='A lamp'><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw=' alt='dot'>",
     "file": "<a href='/price-list.txt'>Price list</a>",
     "stuck": "<button onclick='for (;;) { alert(1) }'>Stick</button>",

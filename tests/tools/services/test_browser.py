@@ -196,6 +196,15 @@ async def test_a_page_does_not_change_what_is_seen(item: Item, shop: Shop) -> No
     assert [image["alt"] for image in (await item("get_images"))["images"]] == ["A lamp"]
 
 
+async def test_a_page_that_floods_its_console_is_closed(item: Item, shop: Shop) -> None:
+    await item("navigate", url=f"{shop.url}/tricks/noise")
+    told = await item("console", expression="new Promise(() => 0)")
+    (closed,) = told.get("closed_pages") or (item.results[0][2].content or {})["closed_pages"]
+    assert closed == {"url": f"{shop.url}/tricks/noise", "reason": "it wrote too much to its console"}
+    assert (await item("navigate", url=shop.url))["title"] == "Lamps"
+    assert (await item("console"))["total_messages"] == 0
+
+
 async def test_a_script_without_end_is_stopped(item: Item, shop: Shop) -> None:
     await item("navigate", url=shop.url)
     assert "stopped after 5 seconds" in (await item("console", expression="while (true) {}"))["error"]

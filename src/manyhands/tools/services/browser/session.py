@@ -25,9 +25,20 @@ from manyhands.io.files import bytes_written_aside, make_private
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.services.artifacts import SUFFIXES, ArtifactStore
 from manyhands.tools.services.browser.chromium import Chromium
+from manyhands.tools.services.browser.console import Console
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Dialog, Download, Frame, Page, Request, Response
+    from playwright.async_api import (
+        BrowserContext,
+        ConsoleMessage,
+        Dialog,
+        Download,
+        Frame,
+        Page,
+        Request,
+        Response,
+        WebError,
+    )
 
     Work = Callable[[Page], Awaitable[dict[str, Any]]]
 
@@ -118,6 +129,7 @@ class Session:
         self._kept = _Kept()
         self._context: BrowserContext | None = None
         self._page: Page | None = None
+        self._consoles: dict[Page, Console] = {}
         self._crashed = False
         self._was_replayed = False
         self._storage: dict[str, Json] = {}
@@ -173,6 +185,8 @@ class Session:
         from playwright.async_api import Error  # an extra
 
         self._activity.begin()
+        for console in self._consoles.values():
+            console.begin()
         try:
             resumed = await self._opened(environment, needs)
             async with asyncio.timeout(seconds):
@@ -212,14 +226,9 @@ class Session:
             await self._settle()
             if why := self._refused():
                 raise ToolError(why)
-            page = self._page
-            assert page is not None
-            content = {
-                "success": True,
-                **content,
-                "url": cut(page.url, _MAX_URL),
-                "title": await self.title(),
-            }
+            title = await self.title()
+            page = self._present()
+            content = {"success": True, **content, "url": cut(page.url, _MAX_URL), "title": title}
             return content | {"navigated": self._activity.navigated}
         return {"success": True, **content}
 
@@ -309,6 +318,8 @@ class Session:
         context.set_default_timeout(5_000)
         page = await context.new_page()
         await self._pool.chromium.let_out(page)
+        context.on("console", self._message)
+        context.on("weberror", self._script_error)
         context.on("page", self._page_opened)
         context.on("request", self._activity.requested)
         context.on("requestfinished", self._activity.ended)
@@ -357,26 +368,37 @@ class Session:
 
     async def back(self) -> str | None:
         """Go back to the page before; its address, or None if there is none."""
-        assert self._page is not None
-        assert self._context is not None
         before, index = await self._history()
+        page = self._present()
         if before:
-            await self._page.go_back(wait_until="domcontentloaded", timeout=CALL_SECONDS * 1000)
-        elif opener := next((each for each in reversed(self._context.pages) if each is not self._page), None):
-            await self._page.close()
+            await page.go_back(wait_until="domcontentloaded", timeout=CALL_SECONDS * 1000)
+        elif opener := next((each for each in reversed(page.context.pages) if each is not page), None):
+            await page.close()
             self._page = opener
         elif self._earlier:
-            await self._page.goto(self._earlier.pop(), wait_until="domcontentloaded", timeout=CALL_SECONDS * 1000)
+            await page.goto(self._earlier.pop(), wait_until="domcontentloaded", timeout=CALL_SECONDS * 1000)
             self._first_entry = index + 1
         else:
             return None
-        return self._page.url
+        return self._present().url
 
     async def _history(self) -> tuple[list[str], int]:
         """The addresses before the present one, the nearest last, without those from before a resume; and the present one's index."""
         found = await self._asked("Page.getNavigationHistory")
         entries, index = found["entries"], found["currentIndex"]
         return [entry["url"] for entry in entries[self._first_entry : index] if entry["url"] != "about:blank"], index
+
+    def console(self, page: Page) -> Console:
+        """What a page wrote. Raises ToolError if it was closed meanwhile."""
+        if page not in self._consoles:
+            raise ToolError("the page was closed")
+        return self._consoles[page]
+
+    def _present(self) -> Page:
+        """The page. Raises ToolError if it was closed meanwhile."""
+        if self._page is None:
+            raise ToolError("the page was closed")
+        return self._page
 
     async def title(self) -> str:
         """The page's title, 300 characters at most."""
@@ -387,9 +409,8 @@ class Session:
         built-in functions do there. Raises ToolError."""
         from playwright.async_api import Error  # an extra
 
-        assert self._page is not None
-        assert self._context is not None
-        channel = await self._context.new_cdp_session(self._page)
+        page = self._present()
+        channel = await page.context.new_cdp_session(page)
         try:
             for left in reversed(range(_TRIES)):
                 frame = (await channel.send("Page.getFrameTree"))["frameTree"]["frame"]["id"]
@@ -457,6 +478,7 @@ class Session:
     async def _drop(self) -> None:
         """Close the context, and let another item have its place. Idempotent."""
         context, self._context, self._page = self._context, None, None
+        self._consoles.clear()
         for task in self._tasks:
             task.cancel()
         if context is None:
@@ -492,6 +514,8 @@ class Session:
         if self._page is not None:
             self._note("new_tabs", cut(page.url, _MAX_URL))
         self._page = page
+        self._consoles.setdefault(page, Console())
+        page.on("request", self._requested)
         page.on("dialog", lambda dialog: self._run(self._dismiss(dialog)))
         page.on("download", lambda download: self._run(self._fetch(download)))
         page.on("framenavigated", self._navigated)
@@ -504,11 +528,36 @@ class Session:
     def _navigated(self, frame: Frame) -> None:
         if frame.parent_frame is None and frame.url != "about:blank":
             self._activity.navigated = True
+            if console := self._consoles.get(frame.page):
+                console.navigated()
+
+    def _requested(self, request: Request) -> None:
+        if _is_page(request) and (console := self._consoles.get(request.frame.page)):
+            console.loading = True
+
+    def _message(self, message: ConsoleMessage) -> None:
+        if message.page is not None:
+            self._consoles.setdefault(message.page, Console()).message(message)
+            self._close_flooded(message.page)
+
+    def _script_error(self, error: WebError) -> None:
+        if error.page is not None:
+            self._consoles.setdefault(error.page, Console()).error(error.error, error.page.url)
+            self._close_flooded(error.page)
+
+    def _close_flooded(self, page: Page) -> None:
+        console = self._consoles[page]
+        if console.flooded and not console.closing:
+            console.closing = True
+            reason = "it wrote too much to its console"
+            self._note("closed_pages", {"url": cut(page.url, _MAX_URL), "reason": reason})
+            self._run(page.close())
 
     def _has_crashed(self, page: Page) -> None:
         self._crashed = self._crashed or page is self._page
 
     def _closed(self, page: Page) -> None:
+        self._consoles.pop(page, None)
         if page is self._page and self._context is not None:
             left = [each for each in self._context.pages if each is not page]
             self._page = left[-1] if left else None

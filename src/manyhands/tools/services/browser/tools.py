@@ -27,7 +27,6 @@ _BLOCKED_TITLES = re.compile(
     r"just a moment|access denied|attention required|are you (a )?(human|robot)|captcha|security check|bot detection",
     re.I,
 )
-_MAX_MESSAGES = 100
 _EXPRESSION_SECONDS = 5.0
 _STOPPED = f"the expression was stopped after {_EXPRESSION_SECONDS:g} seconds"
 _IMAGES = """[...document.images].filter(i => !i.src.startsWith('data:')).slice(0, 200).map(
@@ -203,26 +202,17 @@ async def browser_console(
 ) -> ToolResult:
     """Get what the page wrote to its console, and its uncaught errors; or evaluate an expression in it, for 5 seconds at most."""
 
+    session = Session.of(environment)
+
     async def work(page: Page) -> dict[str, Any]:
         told = {} if expression is None else {"result": await _evaluated(page, expression)}
-        messages, errors = await page.console_messages(), await page.page_errors()
+        console = session.console(page)
+        told |= console.to_json()
         if clear:
-            await page.clear_console_messages()
-            await page.clear_page_errors()
-        return {
-            **told,
-            "console_messages": [
-                {"type": each.type, "text": cut(each.text, 1000), "source": _source(each.location)}
-                for each in messages[-_MAX_MESSAGES:]
-            ],
-            "js_errors": [
-                {"message": cut(str(each), 1000), "source": cut(page.url, 500)} for each in errors[-_MAX_MESSAGES:]
-            ],
-            "total_messages": len(messages),
-            "total_errors": len(errors),
-        }
+            console.clear()
+        return told
 
-    return await Session.of(environment).call(environment, work, needs=Needs.PAGE, acts=expression is not None)
+    return await session.call(environment, work, needs=Needs.PAGE, acts=expression is not None)
 
 
 @tool(changes_world=False, restore=restore, queue=QUEUE)
@@ -294,7 +284,3 @@ async def _evaluated(page: Page, expression: str) -> Any:
     value = answer["result"].get("value", answer["result"].get("description"))
     text = dumps(value).decode("utf-8", "replace")
     return value if len(text) <= MAX_CHARACTERS else shorten(text, MAX_CHARACTERS)
-
-
-def _source(location: Any) -> str:
-    return cut(f"{location.get('url', '')}:{location.get('lineNumber', 0)}", 500)
