@@ -18,7 +18,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.files.removing import clear_folder
-from manyhands.sandboxes.files.walking import DiskUse, disk_use
+from manyhands.sandboxes.files.walking import DiskUse, disk_use, filled_size
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
 
@@ -287,3 +287,25 @@ async def test_descriptors_may_be_sent(tmp_path: Path) -> None:
             assert result.output.decode().strip() == "never found"
 
     await with_each(received)
+
+
+def test_what_would_be_in_a_snapshot_is_counted_by_descriptors(tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
+    beside.write_bytes(bytes(1 << 20))
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "link").symlink_to(tmp_path)
+    with (tree / "sparse").open("wb") as file:
+        file.truncate(1 << 19)
+    here = os.open(tree, os.O_RDONLY)
+    for _ in range(50):  # deeper than any path can say
+        os.mkdir("d" * 100, dir_fd=here)
+        below = os.open("d" * 100, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("deep", os.O_WRONLY | os.O_CREAT, dir_fd=here))
+    os.close(here)
+    found = filled_size(tree, 20)
+    assert found is not None
+    assert 1 << 19 <= found < 1 << 20
+    assert filled_size(tmp_path / "missing", 20) is None

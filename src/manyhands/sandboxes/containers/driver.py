@@ -11,7 +11,6 @@ import base64
 import io
 import json
 import os
-import stat
 import tarfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -43,6 +42,7 @@ from manyhands.sandboxes.containers.requests import (
 )
 from manyhands.sandboxes.containers.streams import ContainerExec, mark_closed, not_startable, response_of, started
 from manyhands.sandboxes.files.overlay_copy import fill_upper
+from manyhands.sandboxes.files.walking import filled_size
 from manyhands.sandboxes.images.extraction import BadArchive
 from manyhands.sandboxes.remote.driver import Listed, World, WorldSpec
 
@@ -258,7 +258,7 @@ class ContainerDriver:
     async def size(self, world: str) -> int | None:
         upper, _ = await self._place(world)
         if upper is not None and is_local(self._client.address) and os.access(upper, os.R_OK | os.X_OK):
-            found = await asyncio.to_thread(_bytes_below, upper)
+            found = await asyncio.to_thread(filled_size, Path(upper), _SIZE_SECONDS)
             if found is not None:
                 return found
         async with self._client.calls("ask for a container's size") as docker:
@@ -533,26 +533,3 @@ def _folder(path: str, owner: Account) -> BinaryIO:
         archive.addfile(member)
     content.seek(0)
     return content
-
-
-def _bytes_below(folder: str) -> int | None:
-    """What the files in a folder take on the disk, or would take in a snapshot, where holes are filled; None if it can't be counted in
-    time."""
-    total, deadline = 0, time.monotonic() + _SIZE_SECONDS
-    folders = [folder]
-    while folders:
-        if time.monotonic() > deadline:
-            return None
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    with suppress(FileNotFoundError):
-                        about = entry.stat(follow_symlinks=False)
-                        total += max(about.st_blocks * 512, about.st_size if stat.S_ISREG(about.st_mode) else 0)
-                        if stat.S_ISDIR(about.st_mode):
-                            folders.append(entry.path)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-    return total

@@ -224,6 +224,23 @@ def disk_use(trees: Iterable[Path], pids: Iterable[int] = (), *, limit: DiskUse,
     return DiskUse(count.size, count.entries, whole, count.sent)
 
 
+def filled_size(tree: Path, seconds: float) -> int | None:
+    """The bytes that the files in a folder take on the disk, or would take where holes are filled, as in a snapshot; None if they can't be
+    counted in time."""
+    total, deadline = 0, time.monotonic() + seconds
+
+    def count(folder: int, name: str, status: os.stat_result) -> None:
+        nonlocal total
+        if time.monotonic() > deadline:
+            raise _Enough
+        total += max(status.st_blocks * _BLOCK, status.st_size if stat.S_ISREG(status.st_mode) else 0)
+
+    try:
+        return total if walk(tree, count) else None
+    except (OSError, Moved, _Enough):
+        return None
+
+
 def _folder(path: Path) -> os.stat_result | None:
     with suppress(FileNotFoundError, NotADirectoryError):
         status = os.stat(path)
