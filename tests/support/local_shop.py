@@ -22,6 +22,8 @@ _TRICKS = {
     "document.title = 'T'.repeat(1e6); for (const name of ['innerHeight', 'scrollY']) window[name] = {}</script>"
     "<form name=scrollingElement><input name=scrollHeight></form><img src='/lamp.png' alt='A lamp'>",
     "noise": "<p>quiet</p><script>setTimeout(() => setInterval(() => console.log('x'.repeat(1e6)), 5), 200)</script>",
+    "files": "<a href='/endless'>All lamps</a><button onclick='for (let i = 0; i < 5; i++) { const a = document.createElement("
+    '"a"); a.href = "/endless?" + i; a.download = ""; a.click() }\'>Each lamp</button>',
     "images": "<img src='/lamp.png' alt='A lamp'><img src='data:image/gif;base64,R0lGODlhAQABAAAAACw=' alt='dot'>",
     "file": "<a href='/price-list.txt'>Price list</a>",
     "stuck": "<button onclick='for (;;) { alert(1) }'>Stick</button>",
@@ -53,6 +55,7 @@ class Shop:
                 web.post("/cart/{number}", self._add),
                 web.get("/cart", self._cart),
                 web.get("/price-list.txt", self._file),
+                web.get("/endless", self._endless),
                 web.get("/to", self._redirect),
                 web.get("/tricks/{name}", self._trick),
                 web.get("/slow", self._slow),
@@ -107,6 +110,13 @@ class Shop:
 
     async def _file(self, request: web.Request) -> web.Response:
         return web.Response(text="lamp 1: 10\n", headers={"Content-Disposition": "attachment; filename=price-list.txt"})
+
+    async def _endless(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Disposition": "attachment; filename=lamps.bin"})
+        await answer.prepare(request)
+        while True:
+            await answer.write(bytes(1 << 20))
+            await asyncio.sleep(0.01)
 
     async def _redirect(self, request: web.Request) -> web.Response:
         return web.Response(status=302, headers={"Location": request.query["url"]})

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -203,6 +204,17 @@ async def test_a_page_that_floods_its_console_is_closed(item: Item, shop: Shop) 
     assert closed == {"url": f"{shop.url}/tricks/noise", "reason": "it wrote too much to its console"}
     assert (await item("navigate", url=shop.url))["title"] == "Lamps"
     assert (await item("console"))["total_messages"] == 0
+
+
+async def test_a_download_ends_when_it_is_too_large(item: Item, shop: Shop) -> None:
+    await item("navigate", url=f"{shop.url}/tricks/files")
+    clicked = await item("click", ref=await item.ref("All lamps"))
+    assert clicked["downloads"] == [{"file": "lamps.bin", "error": "it has more than 20,971,520 bytes"}]
+    clicked = await item("click", ref=await item.ref("Each lamp"))
+    assert Counter(each["error"] for each in clicked["downloads"]) == {
+        "it has more than 20,971,520 bytes": 3,
+        "no more than 3 may come at the same time": 2,
+    }
 
 
 async def test_a_script_without_end_is_stopped(item: Item, shop: Shop) -> None:

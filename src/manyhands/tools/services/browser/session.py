@@ -52,6 +52,8 @@ _CLOSE_SECONDS = 10.0
 _STATE_SECONDS = 5.0
 _DOWNLOAD_SECONDS = 20.0
 _MAX_DOWNLOAD = 20 << 20
+_MAX_DOWNLOADS = 3
+"""That come at the same time."""
 _MAX_STATE = 4 << 20
 _MAX_ORIGINS = 20
 _MAX_PAGES = 8
@@ -140,6 +142,8 @@ class Session:
         """Of the page's history, from where on it is that of its addresses."""
         self._activity = _Activity(pool.quiet)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._coming = 0
+        """Downloads that come."""
         self._events: dict[str, list[Json]] = {}
 
     @classmethod
@@ -518,6 +522,7 @@ class Session:
         page.on("request", self._requested)
         page.on("dialog", lambda dialog: self._run(self._dismiss(dialog)))
         page.on("download", lambda download: self._run(self._fetch(download)))
+        self._run(self._bound_downloads(page))
         page.on("framenavigated", self._navigated)
         page.on("crash", self._has_crashed)
         page.on("close", self._closed)
@@ -568,32 +573,65 @@ class Session:
             self._note("dialogs", {"type": dialog.type, "message": cut(dialog.message, 1000), "dismissed": True})
         await (dialog.accept() if leaving else dialog.dismiss())
 
+    async def _bound_downloads(self, page: Page) -> None:
+        """Have Chromium end the downloads of a page that grow too large while they come."""
+        channel = await page.context.new_cdp_session(page)
+        about = (await channel.send("Target.getTargetInfo"))["targetInfo"]
+
+        def progressed(event: dict[str, Any]) -> None:
+            too_large = max(event["receivedBytes"], event["totalBytes"]) > _MAX_DOWNLOAD
+            if too_large and event["state"] == "inProgress":
+                which = {"guid": event["guid"], "browserContextId": about["browserContextId"]}
+                self._run(channel.send("Browser.cancelDownload", which))
+
+        channel.on("Page.downloadProgress", progressed)
+        await channel.send("Page.enable")
+
     async def _fetch(self, download: Download) -> None:
-        told: dict[str, Any] = {"file": cut(download.suggested_filename, 200)}
+        self._coming += 1
+        try:
+            told = {"file": cut(download.suggested_filename, 200), **await self._fetched(download)}
+            self._note("downloads", told)
+            if "error" in told:
+                await download.cancel()
+            await download.delete()
+        finally:
+            self._coming -= 1
+
+    async def _fetched(self, download: Download) -> dict[str, Any]:
+        """What became of a download."""
+        if self._coming > _MAX_DOWNLOADS:
+            return {"error": f"no more than {_MAX_DOWNLOADS} may come at the same time"}
         try:
             async with asyncio.timeout(_DOWNLOAD_SECONDS):
-                path = await download.path()
-                size = path.stat().st_size
-                if size > _MAX_DOWNLOAD:
-                    told["error"] = f"it has {size:,} bytes; at most {_MAX_DOWNLOAD:,} are kept"
-                else:
-                    data = await asyncio.to_thread(path.read_bytes)
-                    media_type = _MEDIA_TYPES.get(Path(download.suggested_filename).suffix.lower(), "")
-                    told |= {"artifact": await self._pool.artifacts.put(data, media_type), "bytes": size}
+                return await self._downloaded(download)
         except TimeoutError:
-            told["error"] = f"it took longer than {_DOWNLOAD_SECONDS:g} seconds"
-            await download.cancel()
+            return {"error": f"it took longer than {_DOWNLOAD_SECONDS:g} seconds"}
         except Exception as error:  # noqa: BLE001 - whatever keeps a file from coming
-            told["error"] = one_line(str(error), 200)
-        self._note("downloads", told)
-        await download.delete()
+            return {"error": one_line(str(error), 200)}
+
+    async def _downloaded(self, download: Download) -> dict[str, Any]:
+        """Keep a file. Raises ToolError if it is too large."""
+        from playwright.async_api import Error  # an extra
+
+        too_large = ToolError(f"it has more than {_MAX_DOWNLOAD:,} bytes")
+        try:
+            path = await download.path()
+        except Error as error:
+            raise too_large if "canceled" in str(error) else error from None
+        size = path.stat().st_size
+        if size > _MAX_DOWNLOAD:
+            raise too_large
+        data = await asyncio.to_thread(path.read_bytes)
+        media_type = _MEDIA_TYPES.get(Path(download.suggested_filename).suffix.lower(), "")
+        return {"artifact": await self._pool.artifacts.put(data, media_type), "bytes": size}
 
     def _note(self, kind: str, event: Json) -> None:
         events = self._events.setdefault(kind, [])
         if len(events) < _MAX_EVENTS:
             events.append(event)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
         async def quietly() -> None:
             with suppress(Exception):  # the page may be gone meanwhile
                 await work
