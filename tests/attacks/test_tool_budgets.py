@@ -170,7 +170,8 @@ def killed(path: Path, kills: int, executor: str, budget: float, items: int, con
     (path / "drawing.yaml").write_text(DISTRIBUTION)
     with ServerThread(services) as server:
         begun = ["batch", "--dataset_file=d.jsonl", "--batch_size=2", "--run_name=r", "--sandbox=local", "--quiet"]
-        begun += [*words(server.base_url, budget), f"--executor={executor}", f"--concurrency={concurrency}"]
+        begun += [*words(server.base_url, budget), f"--executor={executor}", "--num_workers=1"]
+        begun += [f"--concurrency={concurrency}"]
         for number in range(kills):
             before = sum(services.made.values())
             with Command(*begun, *(["--resume"] if number else []), folder=path) as command:
