@@ -99,6 +99,7 @@ def test_nothing_of_a_test_is_forgotten_here() -> None:
             "variables",
             "task",
             "secrets",  # never recorded: see test_environment_in_tests
+            "pictures",  # kept as artifacts, to which the input refers: see test_pictures_in_inputs
         ),
     }
 

@@ -149,7 +149,8 @@ def _print_head(console: Console, row: ItemRow, item: ItemSummary, details: Item
     console.print(f"item {row.number} ({row.key}): {row.state}, attempt {row.attempt}")
     if item["sandbox"] is not None:
         console.print_line(f"  sandbox: {printable(sandbox_text(item['sandbox']))}")
-    console.print_line(f"  used: {_usage_text(item['usage'])}")
+    if any(item["usage"].values()):
+        console.print_line(f"  used: {_usage_text(item['usage'])}")
     for tool in details.tools:
         console.print_line(f"  of this, {tool['tool']}: {_usage_text(tool)}")
     for line in (*_score_lines(item), *failure_lines(details)):

@@ -211,7 +211,18 @@ class ResumeSettings(FileSettings):
 class RunOptions(BudgetSettings):
     """What can be set for every run. A workload's own settings are a subclass."""
 
-    headings: ClassVar[tuple[str, ...]] = (MODEL, CONVERSATION, TOOLS, WORLD, SPEED, LIMITS, RESUME, OUTPUT)
+    headings: ClassVar[tuple[str, ...]] = (
+        MODEL,
+        CONVERSATION,
+        TOOLS,
+        SERVICES,
+        SANDBOX,
+        WORLD,
+        SPEED,
+        LIMITS,
+        RESUME,
+        OUTPUT,
+    )
     paths: ClassVar[tuple[str, ...]] = ("data_dir",)
 
     max_attempts: Annotated[int | None, optional_whole(1)] = setting(

@@ -11,7 +11,6 @@ from manyhands.core.errors import UserError
 from manyhands.core.redaction import protect, secrets_of
 from manyhands.core.settings import Checked, OptionalPath, OptionalText, Settings, number, optional_number, setting
 from manyhands.runs.options import WORLD, FileSettings, absolute
-from manyhands.sandboxes.project import PROJECT
 from manyhands.sandboxes.settings import SandboxSettings
 
 MAX_VARIABLES = 200
@@ -37,6 +36,8 @@ def check_variable(name: str, value: str) -> None:
 
 def checked_cwd(path: str) -> str:
     """Where commands start, as it was given. Raises ValueError for what is in no sandbox."""
+    from manyhands.sandboxes.project import PROJECT  # which imports the journal, and options are read for each --help
+
     inside = posixpath.normpath(posixpath.join(_WORKSPACE, path))
     if "\0" in path:
         raise ValueError("holds a NUL character")
