@@ -98,6 +98,30 @@ def test_a_copy_and_what_is_made_of_it_are_equal_in_everything(tmp_path: Path) -
     assert listing(other) == {**wanted, b".": (mode, *rest[:4], attributes, *rest[5:])}
 
 
+def test_a_copy_over_another_one_has_nothing_of_it_left(tmp_path: Path) -> None:
+    source, copy = upper_folder(tmp_path / "source"), tmp_path / "copy"
+    copy_upper(source, copy, max_bytes=1 << 30)
+    (source / "linked").unlink()  # whose other name has but one now
+    (source / "program").write_bytes(b"x")
+    (source / "program").chmod(0o644)
+    (source / "rights").write_bytes(b"longer than before")
+    (source / "link").unlink()
+    (source / "link").mkdir()
+    (source / "replaced").rmdir()
+    (source / "replaced").write_text("a file")
+    (source / "pipe").unlink()
+    os.link(source / "program", source / "pipe")
+    remove_tree(source / "closed")
+    os.removexattr(source, "trusted.overlay.origin")
+    (source / "deep" / "er" / "file").write_bytes(b"short")
+    (source / "removed").unlink()
+    os.utime(source, (3, 4))
+    copy_upper(source, copy, max_bytes=1 << 30)
+    assert listing(copy / "upper") == listing(source)
+    copy_upper(source, copy, max_bytes=1 << 30)
+    assert listing(copy / "upper") == listing(source)
+
+
 def test_what_an_engine_put_there_is_not_overwritten(tmp_path: Path) -> None:
     source, copy, other = upper_folder(tmp_path / "source"), tmp_path / "copy", tmp_path / "other"
     copy_upper(source, copy, max_bytes=1 << 30)

@@ -12,12 +12,14 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.files.trees import NotPlain, TooMuch, copy_data, open_regular
 
 MAX_ENTRIES = 20_000
 _MAX_DEPTH = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD_FILE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OF_OVERLAY = "trusted.overlay."
 
 
@@ -26,22 +28,26 @@ class TooLarge(OSError):
 
 
 def copy_upper(source: Path, copy: Path, *, max_bytes: int) -> None:
-    """Copy an upper folder to ``copy``, which is made. ``max_bytes``: of all files, holes included. Raises OSError: NotPlain for a device,
-    TooMuch for more than MAX_ENTRIES entries or for folders too deep in each other, TooLarge; then a part of the copy may be there."""
-    copy.mkdir(mode=0o700)
-    _Copying(max_bytes).copy(source, copy / "upper")
+    """Copy an upper folder to ``copy``, which is made, or may be another copy: then its files are written over, as new ones cost a
+    multiple where many were just deleted (ext4 looks for a number that none of them had). ``max_bytes``: of all files, holes included.
+    Raises OSError: NotPlain for a device, TooMuch for more than MAX_ENTRIES entries or for folders too deep in each other, TooLarge; then
+    a part of the copy may be there."""
+    copy.mkdir(mode=0o700, exist_ok=True)
+    _Copying(max_bytes, over=True).copy(source, copy / "upper")
 
 
 def fill_upper(copy: Path, upper: Path) -> None:
     """Make what ``copy_upper`` copied the content of an upper folder that no overlay uses yet. Empty folders may be in there. Raises
     OSError."""
-    _Copying(None).copy(copy / "upper", upper)
+    _Copying(None, over=False).copy(copy / "upper", upper)
 
 
 class _Copying:
-    """One copy. Of the overlay's own attributes the topmost folder gets none: they name the layers of another container."""
+    """One copy. Of the overlay's own attributes the topmost folder gets none: they name the layers of another container. ``over``: what
+    is there is another copy; else there may be empty folders alone."""
 
-    def __init__(self, max_bytes: int | None) -> None:
+    def __init__(self, max_bytes: int | None, *, over: bool) -> None:
+        self._over = over
         self._entries = 0
         self._bytes_left = max_bytes
         self._first_names: dict[tuple[int, int], str] = {}
@@ -69,14 +75,33 @@ class _Copying:
                 if self._entries > MAX_ENTRIES:
                     raise TooMuch(f"more than {MAX_ENTRIES:,} entries")
                 name, status = entry.name, entry.stat(follow_symlinks=False)
+                is_there = name in taken
+                taken.discard(name)
+                if is_there and not self._stays(made, name, status):
+                    self._remove(made, name, path)
+                    is_there = False
                 if stat.S_ISDIR(status.st_mode):
-                    if name not in taken:
+                    if not is_there:
                         os.mkdir(name, 0o700, dir_fd=made)
                     self._copy_folder(original, made, name, f"{path}/{name}", depth)
-                    continue
-                if name in taken:
-                    os.rmdir(name, dir_fd=made)
-                self._copy_name(original, made, name, f"{path}/{name}", status)
+                else:
+                    self._copy_name(original, made, name, f"{path}/{name}", status, over=is_there)
+        for name in taken if self._over else ():
+            self._remove(made, name, path)
+
+    def _stays(self, made: int, name: str, status: os.stat_result) -> bool:
+        """Whether what has a name becomes the copy: a folder of a folder, and a file with one name of such a file."""
+        there = os.stat(name, dir_fd=made, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            return stat.S_ISDIR(there.st_mode)
+        plain = stat.S_ISREG(status.st_mode) and stat.S_ISREG(there.st_mode)
+        return self._over and plain and there.st_nlink == status.st_nlink == 1
+
+    def _remove(self, made: int, name: str, path: str) -> None:
+        if self._over:
+            remove_tree(Path(path, name))
+        else:
+            os.rmdir(name, dir_fd=made)
 
     def _copy_folder(self, original: int, made: int, name: str, path: str, depth: int) -> None:
         inner, new = os.open(name, _FOLDER, dir_fd=original), -1
@@ -89,15 +114,15 @@ class _Copying:
             if new >= 0:
                 os.close(new)
 
-    def _copy_name(self, original: int, made: int, name: str, path: str, status: os.stat_result) -> None:
-        """Anything but a folder."""
+    def _copy_name(self, original: int, made: int, name: str, path: str, status: os.stat_result, *, over: bool) -> None:
+        """Anything but a folder. ``over``: to a file that is there."""
         if status.st_nlink > 1:
             first = self._first_names.setdefault((status.st_dev, status.st_ino), path)
             if first != path:
                 os.link(first, name, dst_dir_fd=made, follow_symlinks=False)
                 return
         if stat.S_ISREG(status.st_mode):
-            self._copy_file(original, made, name)
+            self._copy_file(original, made, name, over=over)
             return
         if stat.S_ISLNK(status.st_mode):
             os.symlink(os.readlink(name, dir_fd=original), name, dir_fd=made)
@@ -110,7 +135,7 @@ class _Copying:
             os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=made)
         os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=made, follow_symlinks=False)
 
-    def _copy_file(self, original: int, made: int, name: str) -> None:
+    def _copy_file(self, original: int, made: int, name: str, *, over: bool) -> None:
         source, target = open_regular(original, name), -1
         try:
             status = os.fstat(source)
@@ -118,8 +143,10 @@ class _Copying:
                 self._bytes_left -= status.st_size
                 if self._bytes_left < 0:
                     raise TooLarge("more bytes than may be copied")
-            target = os.open(name, _NEW_FILE, 0o600, dir_fd=made)
+            target = os.open(name, _OLD_FILE if over else _NEW_FILE, 0o600, dir_fd=made)
             copy_data(source, target, status.st_size)
+            if over and os.fstat(target).st_size != (end := os.lseek(target, 0, os.SEEK_CUR)):
+                os.ftruncate(target, end)
             _take_over(source, target, status)
         finally:
             os.close(source)
@@ -136,8 +163,11 @@ def _take_over(source: int, target: int, status: os.stat_result, *, skip: str | 
     first, as a new owner takes set-id bits and capabilities away."""
     os.fchown(target, status.st_uid, status.st_gid)
     os.fchmod(target, stat.S_IMODE(status.st_mode))
-    for name in os.listxattr(source):
-        if skip is None or not name.startswith(skip):
-            with suppress(FileNotFoundError):
-                os.setxattr(target, name, os.getxattr(source, name))
+    names = [name for name in os.listxattr(source) if skip is None or not name.startswith(skip)]
+    for name in os.listxattr(target):
+        if name not in names:
+            os.removexattr(target, name)
+    for name in names:
+        with suppress(FileNotFoundError):
+            os.setxattr(target, name, os.getxattr(source, name))
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -166,18 +166,17 @@ def checkpoint_spec(kept: KeptWorld, spec: WorldSpec, folder: Path) -> WorldSpec
     return replace(spec, image=kept.snapshot or spec.image)
 
 
-async def drop_checkpoint(driver: Driver, kept: KeptWorld, folder: Path) -> None:
-    """Remove a checkpoint that is not the world's any more. What the driver can't remove now is removed with the item."""
-    if kept.copy is not None:
-        with suppress(OSError):
-            await asyncio.to_thread(remove_tree, folder / kept.copy)
+async def drop_checkpoint(driver: Driver, kept: KeptWorld, folder: Path, *, copies: bool) -> None:
+    """Remove a checkpoint that is not the world's any more. ``copies``: all of them, too, of which the next one is else made. What the
+    driver can't remove now is removed with the item."""
+    if copies:
+        await asyncio.to_thread(_remove_copies, folder)
     if kept.snapshot not in (None, kept.base):
         with suppress(ItemError):
             await driver.delete_snapshot(kept.snapshot)
 
 
 def _copy(upper: Path, target: Path, max_bytes: int) -> None:
-    remove_tree(target)
     try:
         copy_upper(upper, target, max_bytes=max_bytes)
     except OSError:

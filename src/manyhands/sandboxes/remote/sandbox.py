@@ -546,7 +546,7 @@ class RemoteSandbox:
         self._notes.note_world(replace(taken, shell=state, after=self.open_step))
         await self._sync()
         self._changed = False
-        await drop_checkpoint(self._driver, kept, self._folder)
+        await drop_checkpoint(self._driver, kept, self._folder, copies=taken.copy is None)
 
     async def _sync(self) -> None:
         if self._options.durable:
@@ -665,7 +665,7 @@ class RemoteSandbox:
             return
         with suppress(ItemError):
             await self._driver.delete(kept.world.id)
-            await drop_checkpoint(self._driver, replace(kept, base=None), self._folder)
+            await drop_checkpoint(self._driver, replace(kept, base=None), self._folder, copies=True)
             if kept.base not in (None, kept.snapshot):
                 await self._driver.delete_snapshot(kept.base)
 
