@@ -99,7 +99,7 @@ async def test_a_call_after_the_end_is_not_made() -> None:
 
 async def test_a_command_in_flight_is_killed(tmp_path: Path) -> None:
     context = MemoryContext(workspace=tmp_path / "w")
-    script = [assistant(None, tool_call("terminal", {"command": "(sleep 2; touch late) & sleep 30; touch later"}))]
+    script = [assistant(None, tool_call("terminal", {"command": "(sleep 2; touch late) & sleep 30.0625; touch later"}))]
 
     async def conversation() -> AgentResult:
         request = SandboxRequest(tmp_path / "w", "run")
@@ -114,7 +114,7 @@ async def test_a_command_in_flight_is_killed(tmp_path: Path) -> None:
                 world=world,
             )
             sandbox = await world.sandbox()
-            left = await sandbox.run(["pgrep", "-f", "sleep 3[0]"], timeout=10)
+            left = await sandbox.run(["pgrep", "-f", "sleep 30.062[5]"], timeout=10)
             assert left.output == b""
             return result
 
