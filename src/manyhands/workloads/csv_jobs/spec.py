@@ -38,7 +38,6 @@ from manyhands.runs.options import (
     LIMITS,
     MODEL,
     OUTPUT,
-    RESUME,
     SANDBOX,
     SERVICES,
     SPEED,
@@ -231,21 +230,7 @@ class TaskSettings(FileSettings):
 class WorkerSettings(AgentOptions):
     """What can be set for several jobs at once: who does the work, and within which limits."""
 
-    headings: ClassVar[tuple[str, ...]] = (
-        JOB,
-        TABLE,
-        WORKER,
-        MODEL,
-        CONVERSATION,
-        TOOLS,
-        SERVICES,
-        SANDBOX,
-        WORLD,
-        SPEED,
-        LIMITS,
-        RESUME,
-        OUTPUT,
-    )
+    headings: ClassVar[tuple[str, ...]] = (JOB, TABLE, WORKER, *AgentOptions.headings)
     max_concurrency: Annotated[int | None, optional_whole(0, MAX_WORKERS)] = setting(
         None,
         f"Maximum rows executed concurrently (default: {AT_ONCE}; fewer for --worker_command where free memory is estimated not to "
