@@ -11,6 +11,7 @@ import signal
 import sys
 import tarfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +23,7 @@ from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 from manyhands.sandboxes.remote.backend import RemoteBackend
 from manyhands.sandboxes.remote.disk import WorldWatch
 from manyhands.sandboxes.remote.driver import FOLDER, OWNER, RUN, VERSION, WorldOptions
-from manyhands.sandboxes.remote.kept import discard_world, read_world
+from manyhands.sandboxes.remote.kept import Notes, discard_world, read_world
 from manyhands.sandboxes.remote.sandbox import RemoteSandbox
 from manyhands.testing.fake_worlds.driver import FakeDriver, fake_service
 
@@ -401,6 +402,19 @@ async def test_a_world_is_looked_at_as_long_as_anything_runs() -> None:
     with pytest.raises(ItemError, match="disk quota exceeded"):
         watch.check()
     await watch.close()
+
+
+async def test_a_note_that_can_not_be_written_changes_nothing(driver: FakeDriver, tmp_path: Path, run_id: str) -> None:
+    """Else a checkpoint would be written over the one that the disk names."""
+    folder = tmp_path / "box"
+    await (await made(driver, folder, run_id)).close()
+    notes = Notes(folder)
+    before = notes.world
+    assert before is not None
+    (folder / ".world.json.new").mkdir()  # in the way of what is written aside
+    with pytest.raises(ItemError):
+        notes.note_world(replace(before, copy="copy-1"))
+    assert notes.world == before == read_world(folder)
 
 
 @pytest.mark.parametrize("copy", ["../../other", "/etc", "copy-2", ""])

@@ -215,12 +215,12 @@ class Notes:
 
     def note_world(self, world: KeptWorld | None) -> None:
         """Raises ItemError(SANDBOX_LOST)."""
-        self.world = world
         if world is None:
             with suppress(OSError):
                 (self._folder / _WORLD).unlink(missing_ok=True)
         else:
             self._write(_WORLD, world.to_json())
+        self.world = world  # only now: the copy that the disk names is not to be written over
 
     def note_step(self, step: OpenStep) -> None:
         """Raises ItemError(SANDBOX_LOST)."""

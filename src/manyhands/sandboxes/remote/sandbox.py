@@ -539,7 +539,10 @@ class RemoteSandbox:
                 taken = await take_checkpoint(
                     self._driver, kept, self._folder, self._spec.labels, max_bytes=self._options.checkpoint_limit
                 )
-        except (ItemError, TimeoutError):  # then it is not there, and the next step is only marked
+        except ItemError:  # then it is not there, and the next step is only marked
+            return
+        except TimeoutError:  # what copies may still be at it, so that no other one is begun
+            self._dear = True
             return
         self._dear = time.monotonic() - began > _DEAR
         await self._sync()  # before it takes the former one's place, and after that

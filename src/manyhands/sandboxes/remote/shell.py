@@ -288,7 +288,7 @@ class RemoteShell:
             self._ready[1].set()
 
     def _output_mark(self, words: list[str]) -> None:
-        if words[0] == "same" and is_number(words[1:2]):
+        if words[0] == "same" and is_number(words[1:2]) and len(words[1]) <= 9:
             self._same = words[1:]
             self._answer()
             return
