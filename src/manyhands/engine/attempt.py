@@ -54,6 +54,8 @@ class Claim:
     """The steps of the attempt that the journal holds."""
     alone: bool = False
     """Execute it in a process where nothing else is executed meanwhile: it is suspected of killing its process."""
+    group: str | None = None
+    """Execute it in the process that executes the others of this group."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome

@@ -206,9 +206,15 @@ class Execution:
     """How a run is executed: everything about it that may differ between sessions without changing what comes out."""
 
     executor: str = "processes"
-    """``processes``, or ``local``: all in this process."""
+    """``processes``: worker processes on this machine; ``ray``: on the nodes of a Ray cluster; ``local``: all in this process."""
     workers: int = 4
     """Worker processes."""
+    ray_address: str | None = None
+    """``HOST:PORT`` of the cluster's head node (None: the cluster that Ray finds, of ``RAY_ADDRESS`` or of this machine)."""
+    ray_resources: Mapping[str, float] = MappingProxyType({})
+    """What Ray reserves for each worker, by the resource's name (``num_cpus`` is 1 unless it is named)."""
+    ray_listen: str | None = None
+    """``HOST`` or ``HOST:PORT`` at which workers reach the owner (None: the address by which Ray knows this machine)."""
     concurrency: int = 1
     """Items in flight in each worker process."""
     max_in_flight: int | None = None
@@ -449,6 +455,15 @@ class Workload(ABC):
     """For the reasons why items are discarded, what a person can do about that: a sentence that names the setting."""
     concurrency_setting: ClassVar[str] = "max_concurrency"
     """The setting of its own that says how many items are executed at once."""
+    worker_files: ClassVar[tuple[str, ...]] = ("settings", "artifacts")
+    """What its ``opened`` and ``run`` read of the run's folder, but for workspaces: names of files and folders there. A worker on another
+    machine gets copies."""
+    worker_results: ClassVar[tuple[str, ...]] = ("artifacts",)
+    """The folders in the run's folder in which its ``run`` leaves files that belong to the run. What a worker on another machine leaves
+    there is brought back before its item ends."""
+    reads_items: ClassVar[bool] = False
+    """Whether its ``opened`` or ``run`` reads the journal's items. A worker on another machine gets a copy of them, as they are when it
+    begins; it never has a copy of the steps."""
     plans_in_parts: ClassVar[bool] = False
     """Whether ``plan`` may leave out items of the run on purpose, so that those are not reported as missing."""
     _secrets: Mapping[str, str] = MappingProxyType({})
@@ -473,6 +488,17 @@ class Workload(ABC):
     def late_imports(self) -> Sequence[str]:
         """Modules that are imported by ``opened`` and ``run`` alone. Worker processes are forked by a process that has imported them."""
         return ()
+
+    @property
+    def modules(self) -> Sequence[tuple[str, Path]]:
+        """The person's own Python modules that ``opened`` and ``run`` load: each as it is written (``module`` or ``path/file.py``), and the
+        folder in which it is looked for first."""
+        return ()
+
+    def group(self, item: Item) -> str | None:
+        """The name of a group of items that share something in memory, so that all of them are to be executed by one worker process; None
+        where any will do. Called in the owner process."""
+        return None
 
     def opened(self, *, replay: bool = False) -> AbstractAsyncContextManager[None]:
         """Entered once in each process that executes items: opens clients, checks keys. ``replay``: nothing will happen outside, so

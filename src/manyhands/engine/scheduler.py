@@ -403,10 +403,10 @@ class Scheduler:
         if (why := self._cancelled.pop(number, None)) is not None:
             self._settle(claimed, _cancelled(why))
             return False
-        claim = Claim(claimed.item, claimed.attempt)
+        claim = Claim(claimed.item, claimed.attempt, group=self._workload.group(claimed.item))
         if claimed.performances > 0:
-            recorded = self._store.reader.recorded_outputs(number, claimed.attempt)
-            claim = Claim(claimed.item, claimed.attempt, recorded, alone=self._is_suspect(claimed))
+            claim.recorded = self._store.reader.recorded_outputs(number, claimed.attempt)
+            claim.alone = claim.group is None and self._is_suspect(claimed)
         claimed.performances += 1
         self._later.pop(number, None)
         result = await self._executor.execute(claim)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeG
 
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import (
+    Checked,
     Flag,
     OptionalList,
     OptionalPath,
@@ -86,6 +87,14 @@ def json_object(value: Any) -> dict[str, Any] | None:
         raise ValueError(f"{name} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{name} must hold a JSON object")
+    return found
+
+
+def _resources(value: Any) -> dict[str, float] | None:
+    found = json_object(value)
+    for name, amount in (found or {}).items():
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= 1_000_000:
+            raise ValueError(f"{name} must be a number, at least 0")
     return found
 
 
@@ -208,7 +217,30 @@ class ResumeSettings(FileSettings):
         return given or None
 
 
-class RunOptions(BudgetSettings):
+class ClusterSettings(Settings):
+    """Where worker processes are, if they are on other machines (``executor=ray``)."""
+
+    ray_address: OptionalText = setting(
+        None,
+        "Address of the Ray cluster, for --executor=ray (default: $RAY_ADDRESS, or a cluster of this machine).",
+        group=SPEED,
+        value="HOST:PORT",
+    )
+    ray_resources: Annotated[dict[str, float] | None, Checked(_resources)] = setting(
+        None,
+        'What Ray reserves for each worker, such as \'{"num_cpus": 2, "docker": 1}\' (default: one CPU).',
+        group=SPEED,
+        value="JSON|FILE",
+    )
+    ray_listen: OptionalText = setting(
+        None,
+        "Address at which the nodes reach this process (default: the one by which Ray knows this machine, any port).",
+        group=SPEED,
+        value="HOST[:PORT]",
+    )
+
+
+class RunOptions(BudgetSettings, ClusterSettings):
     """What can be set for every run. A workload's own settings are a subclass."""
 
     headings: ClassVar[tuple[str, ...]] = (
@@ -251,6 +283,9 @@ class RunOptions(BudgetSettings):
                 "max_total_tokens": self.max_total_tokens,
                 "max_seconds": self.max_seconds,
                 "on_divergence": self.on_divergence,
+                "ray_address": self.ray_address,
+                "ray_resources": self.ray_resources or {},
+                "ray_listen": self.ray_listen,
                 **own,
             }
         )

@@ -89,6 +89,8 @@ class ProcessExecutor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawning: set[asyncio.Task[None]] = set()
         self._free: list[asyncio.Future[None]] = []
+        self._groups: dict[str, _Worker] = {}
+        """What executes each group of items."""
         self._waiting: set[int] = set()
         """Items that wait for a worker, but for those that were cancelled meanwhile."""
         self._ticket = 0
@@ -114,7 +116,7 @@ class ProcessExecutor:
         number = claim.item.number
         self._waiting.add(number)
         try:
-            worker = await (self._reserved_worker(number) if claim.alone else self._free_worker(number))
+            worker = await (self._reserved_worker(number) if claim.alone else self._free_worker(number, claim.group))
         finally:
             self._waiting.discard(number)
         if worker is None:
@@ -341,14 +343,27 @@ class ProcessExecutor:
         key = None if isinstance(wanted.key, str) else self._limits.key_of(permit)
         worker.channel.send(wire.Granted(wanted.request, permit, key=key))
 
-    async def _free_worker(self, number: int) -> _Worker | None:
-        """A worker with a free slot; None if the item does not wait any more, or the run is stopping."""
+    async def _free_worker(self, number: int, group: str | None) -> _Worker | None:
+        """A worker with a free slot, for an item of a group the one of that group; None if the item does not wait any more, or the run is
+        stopping."""
         while number in self._waiting and not self._is_over():
-            worker = max(self._workers, key=self._free_slots, default=None)
+            worker = self._worker_of(group) if group else max(self._workers, key=self._free_slots, default=None)
             if worker is not None and self._free_slots(worker) > 0:
                 return worker
             await self._change()
         return None
+
+    def _worker_of(self, group: str) -> _Worker | None:
+        """The worker that executes a group: the same for as long as it lives."""
+        worker = self._groups.get(group)
+        if worker not in self._workers:
+            worker = min((each for each in self._workers if each.ready), key=self._groups_of, default=None)
+            if worker is not None:
+                self._groups[group] = worker
+        return worker
+
+    def _groups_of(self, worker: _Worker) -> int:
+        return sum(each is worker for each in self._groups.values())
 
     async def _reserved_worker(self, number: int) -> _Worker | None:
         """A worker that executes nothing else, and takes nothing else until its ``reserved`` is reset; None as of ``_free_worker``."""
