@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from asyncio import Timeout
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -211,7 +211,7 @@ class Execution:
     """Worker processes."""
     ray_address: str | None = None
     """``HOST:PORT`` of the cluster's head node (None: the cluster that Ray finds, of ``RAY_ADDRESS`` or of this machine)."""
-    ray_resources: Mapping[str, float] = MappingProxyType({})
+    ray_resources: Mapping[str, float] = field(default_factory=dict)
     """What Ray reserves for each worker, by the resource's name (``num_cpus`` is 1 unless it is named)."""
     ray_listen: str | None = None
     """``HOST`` or ``HOST:PORT`` at which workers reach the owner (None: the address by which Ray knows this machine)."""
