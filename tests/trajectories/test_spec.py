@@ -126,7 +126,7 @@ def test_unknown_settings_are_refused_with_the_nearest() -> None:
         ("call_timeout", "", "must be a number"),
         ("log_prefix_chars", -1, "must be 0 or more"),
         ("reasoning_effort", "extreme", f"must be one of {', '.join(EFFORTS)}"),
-        ("executor", "ray", "must be 'processes' or 'local'"),
+        ("executor", "dask", "must be 'processes', 'local' or 'ray'"),
         ("on_divergence", "go", "must be 'fresh' or 'stop'"),
         ("verbose", "maybe", "must be true or false"),
         ("resume", 2, "must be true or false"),

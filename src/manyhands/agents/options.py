@@ -16,7 +16,15 @@ from manyhands.core.settings import (
     whole,
 )
 from manyhands.models.settings import ModelSettings
-from manyhands.runs.options import CONVERSATION, OUTPUT, SPEED, FileSettings, RunOptions, TerminalSettings, read_text
+from manyhands.runs.options import (
+    CONVERSATION,
+    OUTPUT,
+    SPEED,
+    FileSettings,
+    RunOptions,
+    TerminalSettings,
+    read_text,
+)
 from manyhands.sandboxes.settings import RowImageSettings
 from manyhands.tools.settings import ToolSettings
 
@@ -99,12 +107,20 @@ class ConversationSettings(FileSettings):
 
 
 class AgentOptions(
-    ConversationSettings, ModelSettings, RowImageSettings, WorldSettings, RowWorldSettings, ToolSettings, RunOptions
+    ConversationSettings,
+    ModelSettings,
+    RowImageSettings,
+    WorldSettings,
+    RowWorldSettings,
+    ToolSettings,
+    RunOptions,
 ):
     """What can be set for agents, their model and the run that executes them."""
 
-    executor: Literal["processes", "local"] = setting(
-        "processes", "Where items run: processes (worker processes) or local (this process).", group=SPEED
+    executor: Literal["processes", "local", "ray"] = setting(
+        "processes",
+        "Where items run: processes (worker processes), local (this process), or ray (worker processes on the nodes of a Ray cluster).",
+        group=SPEED,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeGuard, TypeVar
 
 from manyhands.core.errors import RunError, UserError
@@ -90,19 +90,26 @@ def json_object(value: Any) -> dict[str, Any] | None:
     return found
 
 
-def _resources(value: Any) -> dict[str, float] | None:
-    found = json_object(value)
-    for name, amount in (found or {}).items():
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= 1_000_000:
-            raise ValueError(f"{name} must be a number, at least 0")
-    return found
-
-
 def recorded_object(value: Any) -> dict[str, Any] | None:
     """An object, as it is recorded. Raises ValueError for anything else, also for the name of a file that holds one."""
     if value is not None and not isinstance(value, Mapping):
         raise ValueError("must be a JSON object")
     return json_object(value)
+
+
+def _resources(value: Any) -> dict[str, float] | None:
+    return _amounts(json_object(value))
+
+
+def _recorded_resources(value: Any) -> dict[str, float] | None:
+    return _amounts(recorded_object(value))
+
+
+def _amounts(found: dict[str, Any] | None) -> dict[str, float] | None:
+    for name, amount in (found or {}).items():
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= 1_000_000:
+            raise ValueError(f"{name} must be a number, at least 0")
+    return found
 
 
 class FileSettings(Settings):
@@ -226,7 +233,7 @@ class ClusterSettings(Settings):
         group=SPEED,
         value="HOST:PORT",
     )
-    ray_resources: Annotated[dict[str, float] | None, Checked(_resources)] = setting(
+    ray_resources: Annotated[dict[str, float] | None, Checked(_resources, _recorded_resources)] = setting(
         None,
         'What Ray reserves for each worker, such as \'{"num_cpus": 2, "docker": 1}\' (default: one CPU).',
         group=SPEED,
@@ -240,8 +247,8 @@ class ClusterSettings(Settings):
     )
 
 
-class RunOptions(BudgetSettings, ClusterSettings):
-    """What can be set for every run. A workload's own settings are a subclass."""
+class BaseRunOptions(BudgetSettings):
+    """What can be set for every run, also for one that is executed in this process alone."""
 
     headings: ClassVar[tuple[str, ...]] = (
         MODEL,
@@ -276,6 +283,11 @@ class RunOptions(BudgetSettings, ClusterSettings):
         """How the engine executes a run with these settings. ``own``: fields for which each workload has settings of its own."""
         from manyhands.engine.contract import Execution  # the engine takes long to import
 
+        cluster = (
+            {**self.to_json(ClusterSettings.fields), "ray_resources": self.ray_resources or {}}
+            if isinstance(self, ClusterSettings)
+            else {}
+        )
         return Execution(
             **{
                 "max_attempts": self.max_attempts,
@@ -283,26 +295,38 @@ class RunOptions(BudgetSettings, ClusterSettings):
                 "max_total_tokens": self.max_total_tokens,
                 "max_seconds": self.max_seconds,
                 "on_divergence": self.on_divergence,
-                "ray_address": self.ray_address,
-                "ray_resources": self.ray_resources or {},
-                "ray_listen": self.ray_listen,
+                **cluster,
                 **own,
             }
         )
+
+
+class RunOptions(BaseRunOptions, ClusterSettings):
+    """What can be set for every run that worker processes may execute. A workload's own settings are a subclass."""
 
 
 def resume_spec(recorded: Settings, given: _Options) -> _Options:
     """The settings with which a run goes on: what ``given`` sets explicitly, and for the rest what was recorded.
 
     Both must be ``resolved``. Raises RunError, naming each setting and how to override, if a setting changed that makes it
-    another run and ``override`` does not accept it.
+    another run and ``override`` does not accept it; UserError as ``check_cluster``.
     """
     spec = given.inherit(recorded)
     accepted = {given.contents[name][0] if name in given.contents else name for name in given.override or ()}
     changes = [change for change in changed_settings(recorded, spec) if not accepted & {change[0], "all"}]
     if changes:
         raise RunError(_refusal(type(given), changes))
+    check_cluster(spec, given.given)
     return spec
+
+
+def check_cluster(spec: Settings, given: Collection[str]) -> None:
+    """Raises UserError for settings of a cluster that were ``given`` for a run which uses none."""
+    executor = getattr(spec, "executor", None)
+    names = [f"--{name}" for name in ClusterSettings.fields if name in given and getattr(spec, name, None) is not None]
+    if names and executor != "ray":
+        has = "" if executor is None else f", and this run has --executor={executor}"
+        raise UserError(f"{', '.join(names)}: only with --executor=ray{has}")
 
 
 def _refusal(options: type[ResumeSettings], changes: list[tuple[str, Any, Any]]) -> str:

@@ -105,9 +105,10 @@ def _print_head(session: Opened[TrajectoryWorkload]) -> None:
     lines = [
         f"Run {session.folder.name}: {shown_path(Path(options.dataset_file))}, in batches of {options.batch_size}",
         f"  {_agent_text(session.workload.prepared)}, sandbox {options.sandbox}",
-        f"  {execution.workers} worker process{'es' * (execution.workers != 1)} with {counted(execution.concurrency, 'prompt')} each"
-        if execution.executor == "processes"
-        else f"  {counted(execution.workers * execution.concurrency, 'prompt')} at once in this process",
+        f"  {counted(execution.workers * execution.concurrency, 'prompt')} at once in this process"
+        if execution.executor == "local"
+        else f"  {execution.workers} worker process{'es' * (execution.workers != 1)} with {counted(execution.concurrency, 'prompt')} each"
+        f"{', on a Ray cluster' * (execution.executor == 'ray')}",
     ]
     at_once = execution.max_in_flight
     if at_once is not None and at_once != execution.workers * execution.concurrency:

@@ -10,6 +10,7 @@ from manyhands.cli.main import imported
 from manyhands.cli.options import help_text, make, parse
 from manyhands.core.errors import UserError
 from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.options import check_cluster
 from manyhands.workloads.csv_jobs.mcp.settings import McpSettings, with_environment
 
 PROGRAM = "manyhands mcp"
@@ -29,6 +30,7 @@ def run(argv: list[str]) -> int:
         return 0
     values = with_environment(line.values, os.environ)
     settings = make(McpSettings, values, PROGRAM)
+    check_cluster(settings, settings.given)
     settings.resolved()  # reports what can't be used now, and not at the first call
     run_on_loop(_server().serve(settings, values, os.environ, notice))
     return 0

@@ -60,11 +60,12 @@ class AtOnce:
 
 
 def commands_at_once(options: JobSpec, free: int | None = None) -> AtOnce | None:
-    """How many rows are executed at once; None where that is requested, no command does the work, or free memory is not known.
+    """How many rows are executed at once; None where that is requested, no command does the work or does it elsewhere, or free memory is
+    not known.
 
     ``free``: bytes of free memory, where that is known already.
     """
-    if options.worker_command is None or options.requested_concurrency is not None:
+    if options.worker_command is None or options.executor == "ray" or options.requested_concurrency is not None:
         return None
     free = free_memory() if free is None else free
     if free is None:

@@ -64,6 +64,8 @@ WORKER = "Worker"
 LIMIT_VARIABLE = "MANYHANDS_MAX_CONCURRENCY"
 """The environment variable that caps the concurrency of every job on this machine."""
 MAX_WORKERS = 10_000
+ON_CLUSTER = 4
+"""Worker processes on a cluster, of which this machine's CPUs say nothing, where nothing is given."""
 AT_ONCE = 64
 """Rows executed concurrently where nothing is given."""
 _MAX_NAME_BYTES = 200
@@ -291,13 +293,14 @@ class WorkerSettings(AgentOptions):
         f"Upper bound for --max_concurrency (default: ${LIMIT_VARIABLE}).",
         group=SPEED,
     )
-    executor: Literal["auto", "processes", "local"] = setting(  # type: ignore[assignment]
+    executor: Literal["auto", "processes", "local", "ray"] = setting(  # type: ignore[assignment]
         "auto",
-        "processes: worker processes; local: in the runner; auto: processes for Python functions only.",
+        "processes: worker processes; local: in the runner; ray: worker processes on the nodes of a Ray cluster; auto: processes for "
+        "Python functions only.",
         group=SPEED,
     )
     num_workers: Annotated[int | None, optional_whole(1, 1000)] = setting(
-        None, "Number of worker processes (default: number of CPUs).", group=SPEED
+        None, f"Number of worker processes (default: number of CPUs; {ON_CLUSTER} with --executor=ray).", group=SPEED
     )
 
     export_format: FormatName | None = setting(
@@ -347,7 +350,8 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
         """Maximum rows executed concurrently: as requested, within the limit."""
         requested = self.requested_concurrency
         if requested is None:
-            requested = min(AT_ONCE, self.memory_concurrency or AT_ONCE)
+            elsewhere = self.executor == "ray"
+            requested = AT_ONCE if elsewhere else min(AT_ONCE, self.memory_concurrency or AT_ONCE)
         return max(1, requested if self.max_concurrency_limit is None else min(requested, self.max_concurrency_limit))
 
     @property
@@ -359,14 +363,22 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
     @property
     def in_processes(self) -> bool:
         """Whether worker processes execute the rows."""
-        return self.executor == "processes" or (self.executor == "auto" and self.worker_kind == "function")
+        return self.executor_used != "local"
+
+    @property
+    def executor_used(self) -> str:
+        """What executes the rows: never ``auto``."""
+        if self.executor == "auto":
+            return "processes" if self.worker_kind == "function" else "local"
+        return self.executor
 
     @property
     def processes(self) -> tuple[int, int]:
         """The number of worker processes, and the maximum of rows in each; all together never have more than ``workers``."""
         if not self.in_processes:
             return 1, self.workers
-        count = min(self.num_workers or os.cpu_count() or 1, self.workers)
+        usual = ON_CLUSTER if self.executor == "ray" else os.cpu_count() or 1
+        count = min(self.num_workers or usual, self.workers)
         return count, ceil(self.workers / count)
 
     def failures_allowed(self, rows: int) -> int | None:

@@ -98,7 +98,7 @@ class CsvJobsWorkload(Workload):
         seconds = options.max_runtime_seconds * max(1, len(self._stages))
         limit = None if waits else seconds + BACKSTOP
         return options.execution(
-            executor="processes" if options.in_processes else "local",
+            executor=options.executor_used,
             workers=workers,
             concurrency=concurrency,
             max_in_flight=options.workers,

@@ -22,7 +22,7 @@ from manyhands.export.readers.reader import load_reader
 from manyhands.models.headers import as_secrets
 from manyhands.runs.folders import free_name, is_made
 from manyhands.runs.making import Opened, keep_files, make_run, other_name, recorded_run
-from manyhands.runs.options import resume_spec
+from manyhands.runs.options import check_cluster, resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.workloads.imported.planning import NAMED, LeftOut, files_identity
 from manyhands.workloads.imported.spec import ImportSpec
@@ -40,6 +40,7 @@ def make_import(options: ImportSpec, notice: Notice, environ: Mapping[str, str])
     Raises UserError for what can't be imported, RunError if the name is taken, StorageError; nothing is made then.
     """
     options = options.resolved()
+    check_cluster(options, options.given)
     load_reader(options.from_)
     options, secrets = _with_judge(options, notice, environ)
     identity = files_identity(options)

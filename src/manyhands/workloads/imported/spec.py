@@ -86,9 +86,10 @@ class ImportSpec(ModelSettings, RunOptions, TerminalSettings, ResumeSettings):
         recorded=False,
         value="FILE",
     )
-    executor: Literal["processes", "local"] = setting(
+    executor: Literal["processes", "local", "ray"] = setting(
         "processes",
-        "Where conversations are graded: processes (worker processes) or local (this process).",
+        "Where conversations are graded: processes (worker processes), local (this process), or ray (worker processes on the nodes of a "
+        "Ray cluster).",
         group=SPEED,
     )
     num_workers: Annotated[int, whole(1, 10_000)] = setting(4, "Number of worker processes that grade.", group=SPEED)

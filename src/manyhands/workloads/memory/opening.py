@@ -17,7 +17,7 @@ from manyhands.engine.journal.lock import LOCK, RunLock
 from manyhands.io.files import written_aside
 from manyhands.runs.folders import is_made
 from manyhands.runs.making import Opened, keep_files, make_run, recorded_run
-from manyhands.runs.options import resume_spec
+from manyhands.runs.options import check_cluster, resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.workloads.memory.agents.choice import WITH_MODELS, AgentChoice, choose_agent
 from manyhands.workloads.memory.agents.factory import agent_name, check_agent
@@ -145,6 +145,7 @@ class _Opening:
         workload = MemoryWorkload({"options": options.recorded(), "sessions": [*entries, *others]}, folder)
         opened = Opened(folder, workload, spec_changed=spec is not None and workload.spec != spec)
         if spec is None:
+            check_cluster(options, options.given)
             make_run(opened, options, self.notice)
         else:
             keep_files(options, folder)

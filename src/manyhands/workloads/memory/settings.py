@@ -32,9 +32,10 @@ from manyhands.runs.options import (
     OUTPUT,
     RESUME,
     SPEED,
+    BaseRunOptions,
+    ClusterSettings,
     FileSettings,
     ResumeSettings,
-    RunOptions,
     TerminalSettings,
     ViewSettings,
 )
@@ -67,7 +68,7 @@ def _agents(value: Any) -> Any:
     return tuple(dict.fromkeys(text.strip() for text in texts))
 
 
-class BenchmarkSettings(CallSettings, RunOptions, TerminalSettings, ResumeSettings):
+class BenchmarkSettings(CallSettings, BaseRunOptions, TerminalSettings, ResumeSettings):
     """What can be set for all runs of the benchmark: how its own model is called, and how long all may take."""
 
     instead: ClassVar[Mapping[str, str]] = {
@@ -129,7 +130,7 @@ class DefinitionSettings(FileSettings):
     )
 
 
-class MemorySpec(DefinitionSettings, BenchmarkSettings, ViewSettings):
+class MemorySpec(DefinitionSettings, BenchmarkSettings, ClusterSettings, ViewSettings):
     """Everything that can be set for a run of the memory benchmark: one configuration, and one conversation for each agent."""
 
     headings: ClassVar[tuple[str, ...]] = (BENCHMARK, AGENTS, MODEL, SPEED, LIMITS, RESUME, OUTPUT)
@@ -198,8 +199,14 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings, ViewSettings):
     embedding_base_url: OptionalAddresses = setting(
         None, "Endpoint for embeddings (default: --base_url).", group=MODEL, value="URL", repeated=True
     )
-    executor: Literal["processes", "local"] = setting(
-        "local", "Where conversations run: processes (worker processes) or local (this process).", group=SPEED
+    executor: Literal["processes", "local", "ray"] = setting(
+        "local",
+        "Where conversations run: processes (worker processes), local (this process), or ray (worker processes on the nodes of a Ray "
+        "cluster).",
+        group=SPEED,
+    )
+    num_workers: Annotated[int, whole(1, 1000)] = setting(
+        4, "Number of worker processes (with --time_travel=process: one for each conversation).", group=SPEED
     )
     start_time: Annotated[str | None, Checked(_moment)] = setting(
         None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from math import ceil
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -121,11 +122,14 @@ class MemoryWorkload(Workload):
     def execution(self) -> Execution:
         options = self._options
         apart = options.time_travel == "process"  # a process has but one clock
+        at_once = min(options.concurrency, max(1, len(self.executed)))
+        workers = at_once if apart else min(options.num_workers, at_once)
         return options.execution(
-            executor="processes" if apart else options.executor,
+            executor="processes" if apart and options.executor == "local" else options.executor,
             seed=options.seed or 0,
-            workers=min(options.concurrency, max(1, len(self.executed))) if apart else 1,
-            concurrency=1 if apart else options.concurrency,
+            workers=workers,
+            concurrency=1 if apart else ceil(options.concurrency / workers),
+            max_in_flight=options.concurrency,
             one_item_a_process=apart,
             calls_wanted=options.concurrency,
             item_timeout=options.item_timeout,

@@ -113,7 +113,10 @@ class BatchKeywords(TypedDict, total=False):
     simulated_latency: float | None
     prefill_messages_file: str | os.PathLike[str] | None
     concurrency: int | None
-    executor: Literal["processes", "local"] | None
+    executor: Literal["processes", "local", "ray"] | None
+    ray_address: str | None
+    ray_resources: dict[str, float] | None
+    ray_listen: str | None
     samples: int | None
     grade: str | os.PathLike[str] | None
     min_score: float | None

@@ -53,7 +53,7 @@ from manyhands.runs.making import (
     recorded_run,
     refuse_unless_resumed,
 )
-from manyhands.runs.options import resume_spec
+from manyhands.runs.options import check_cluster, resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
@@ -148,6 +148,7 @@ async def _made(
 ) -> Opened[TrajectoryWorkload]:
     if adopt and options.grade_checks is not None:
         raise UserError("--grade can't score what the original program did, of which no conversation is recorded")
+    check_cluster(options, options.given)
     external = is_external(options, options.agent)
     options = _without_model(options) if external else with_endpoint(options, options.model, environ, notice)
     options = _with_rules(options)

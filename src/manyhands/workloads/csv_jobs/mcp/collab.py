@@ -26,6 +26,7 @@ from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.formats import check_name
 from manyhands.models.headers import headers_among
 from manyhands.runs.making import kept_file
+from manyhands.runs.options import ClusterSettings
 from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.sandboxes.settings import RowImageSettings
@@ -67,7 +68,7 @@ _IDS = UUID("6f1c0a52-8f0e-4d53-9d5b-52d1a5b3a6f1")
 _STATE = "collab_written"
 _OF_THE_RUN = frozenset(
     (
-        *("data_dir", "executor", "max_concurrency", "on_end", "prices"),
+        *("data_dir", "executor", "max_concurrency", "on_end", "prices", *ClusterSettings.fields),
         *("workspace", "workspace_digest", "setup", "collect", *COLUMNS, *RowImageSettings.fields),
     )
 )

@@ -44,6 +44,7 @@ from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.models.headers import as_secrets
 from manyhands.runs.folders import open_reader
 from manyhands.runs.making import KEPT, create_run, keep_files
+from manyhands.runs.options import check_cluster
 from manyhands.runs.progress import Notice
 from manyhands.runs.steering.client import give_order
 from manyhands.runs.steering.control import ANSWER_SECONDS, request, watch
@@ -160,6 +161,7 @@ class JobService:
     async def _spawn(
         self, spec: JobSpec, folder: Path, job_id: str, depth: int, start: bool, notice: Notice
     ) -> Spawned:
+        check_cluster(spec, spec.given)
         options = with_machine_limit(self._with_endpoint(spec.resolved(), notice), self._environ)
         options, memory = with_memory_limit(options)
         options = await asyncio.to_thread(with_template, options, None, notice)
