@@ -20,7 +20,7 @@ from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.outcomes import Outcome
 from manyhands.core.redaction import KNOWN, describe
 from manyhands.core.usage import ZERO, Reserve, plausible
-from manyhands.engine.contract import CallReport, Context, Effect, Item, Limits, OneOf, Workload
+from manyhands.engine.contract import CallReport, Context, Effect, Item, Limits, OneOf, OwnLimit, Workload
 from manyhands.engine.journal.records import RecordedOutput, StepRow, pack, unpack
 from manyhands.engine.pause import Pause
 from manyhands.engine.workspaces import WORKSPACES, workspace_of
@@ -56,6 +56,8 @@ class Claim:
     """Execute it in a process where nothing else is executed meanwhile: it is suspected of killing its process."""
     group: str | None = None
     """Execute it in the process that executes the others of this group."""
+    facts: Json = None
+    """What the workload's owner says of it, see ``Workload.facts``."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
@@ -160,6 +162,10 @@ class AttemptContext:
     @property
     def limits(self) -> Limits:
         return self._state.limits
+
+    @property
+    def facts(self) -> Json:
+        return self._claim.facts
 
     @property
     def workspace(self) -> Path:
@@ -284,7 +290,7 @@ class ConversationLimits:
         self._used: tuple[str, ...] = ()
         """The key used last of each choice that the attempt had."""
 
-    def acquire(self, key: str, reserve: Reserve) -> Coroutine[Any, Any, int]:
+    def acquire(self, key: str | OwnLimit, reserve: Reserve) -> Coroutine[Any, Any, int]:
         return self._limits.acquire(key, reserve)
 
     async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:

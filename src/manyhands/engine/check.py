@@ -21,7 +21,7 @@ from manyhands.engine.attempt import (
     UnrecordedStep,
     run_attempt,
 )
-from manyhands.engine.contract import CallReport, ItemRow, OneOf, Workload
+from manyhands.engine.contract import CallReport, ItemRow, OneOf, OwnLimit, Workload
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.journal.records import StepRow
 
@@ -64,7 +64,7 @@ async def check_run(
     settings = AttemptSettings(
         _Nothing(), _Nothing(), clock or SystemClock(), workload.execution.seed, reader.folder, replay_only=True
     )
-    async with workload.opened(replay=True):
+    async with workload.session(replay=True), workload.opened(replay=True):
         for row in reader.items():
             problem = await _check_item(reader, workload, settings, row, result)
             if problem is not None:
@@ -82,7 +82,8 @@ async def _check_item(
     result.checked += 1
     ended_well = row.state in (ItemState.COMPLETED, ItemState.DISCARDED)
     try:
-        now = await run_attempt(workload, settings, Claim(row.item, row.attempt, recorded), None)
+        claim = Claim(row.item, row.attempt, recorded, facts=workload.facts(row.item, row.attempt))
+        now = await run_attempt(workload, settings, claim, None)
     except UnrecordedStep as end:
         result.unfinished += not ended_well
         return str(end) if ended_well else None
@@ -128,7 +129,7 @@ class _Nothing:
     def record(self, row: StepRow) -> Awaitable[None]:
         raise UnrecordedStep(f"step {row.scope}/{row.seq}")
 
-    async def acquire(self, key: str, reserve: Reserve) -> int:
+    async def acquire(self, key: str | OwnLimit, reserve: Reserve) -> int:
         raise UnrecordedStep(f"a call to {key}")
 
     async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:

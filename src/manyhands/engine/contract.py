@@ -55,9 +55,10 @@ class Limits(Protocol):
         finally: limits.release(permit, CallReport(...))
     """
 
-    async def acquire(self, key: str, reserve: Reserve) -> int:
+    async def acquire(self, key: str | OwnLimit, reserve: Reserve) -> int:
         """Wait for a call's turn, with its worst case reserved; the permit is for ``release``. ``key``: the endpoint and key that it is
-        made with. Raises ItemError(OVER_BUDGET) for what the budget will never allow, Interrupted if the run is stopping."""
+        made with. Raises ItemError(OVER_BUDGET) for what the budget will never allow, Interrupted if the run is stopping (neither for an
+        ``OwnLimit``)."""
         ...
 
     async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
@@ -79,6 +80,18 @@ class OneOf:
     last: str | None = None
     """The one to go on with while that is healthy: what the conversation used last, unless the call says otherwise. A context's limits fill
     it in."""
+
+
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: see Outcome
+class OwnLimit:
+    """A limit of the workload's own (``Workload.own_limit``), in place of a key: a permit is for one of so many that do something at once
+    in the whole run, wherever it is executed. It bounds no call, so it is acquired with ``NOTHING`` and released as ``GIVEN_BACK``."""
+
+    name: str
+
+
+NOTHING = Reserve()
+"""What is reserved for an ``OwnLimit``."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
@@ -132,6 +145,11 @@ class Context(Protocol):
 
     @property
     def limits(self) -> Limits: ...
+
+    @property
+    def facts(self) -> Json:
+        """What ``Workload.facts`` said of the item before this execution."""
+        ...
 
     @property
     def workspace(self) -> Path:
@@ -499,6 +517,20 @@ class Workload(ABC):
         """The name of a group of items that share something in memory, so that all of them are to be executed by one worker process; None
         where any will do. Called in the owner process."""
         return None
+
+    def facts(self, item: Item, attempt: int) -> Json:
+        """What ``run`` is to know of an item that may have changed since the run was planned, such as how others have ended: its context
+        hands it on (``Context.facts``). Called in the owner process each time before the item is executed, inside ``session``."""
+        return None
+
+    def own_limit(self, name: str) -> int | None:
+        """How many permits there are at once for an ``OwnLimit`` of this name; None: any number. Called in the owner process."""
+        return None
+
+    def session(self, *, replay: bool = False) -> AbstractAsyncContextManager[None]:
+        """Entered once in the owner process for a session, around all that is executed. ``replay``: as of ``opened``. Raises UserError if
+        the workload can't be used as configured."""
+        return _nothing_to_open()
 
     def opened(self, *, replay: bool = False) -> AbstractAsyncContextManager[None]:
         """Entered once in each process that executes items: opens clients, checks keys. ``replay``: nothing will happen outside, so

@@ -172,6 +172,7 @@ class Scheduler:
     def resize(self, slots: int) -> None:
         """Have no more than so many items in flight from now on; those that are more come to their end."""
         self._max_slots = slots
+        self._limits.own.admit()
         self._backlog.resize(slots)
         self._fill_slots()
         self._wake_all()
@@ -403,7 +404,8 @@ class Scheduler:
         if (why := self._cancelled.pop(number, None)) is not None:
             self._settle(claimed, _cancelled(why))
             return False
-        claim = Claim(claimed.item, claimed.attempt, group=self._workload.group(claimed.item))
+        workload, item = self._workload, claimed.item
+        claim = Claim(item, claimed.attempt, group=workload.group(item), facts=workload.facts(item, claimed.attempt))
         if claimed.performances > 0:
             claim.recorded = self._store.reader.recorded_outputs(number, claimed.attempt)
             claim.alone = claim.group is None and self._is_suspect(claimed)

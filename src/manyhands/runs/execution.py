@@ -279,7 +279,7 @@ class _Session:
         outputs = OutputFiles(store, self._clock, self._notice)
         ending = Ending(stopped="crashed")
         try:
-            async with _executor(self._executor(execution, limits)) as executor:
+            async with self._workload.session(), _executor(self._executor(execution, limits)) as executor:
                 engine = Scheduler(
                     store,
                     executor,
@@ -360,7 +360,14 @@ class _Session:
             clock=self._clock,
         )
         self._tell_assumed(budget)
-        return SharedLimits(self._clock, budget=budget, wanted=execution.calls_wanted, mark=mark, notice=self._notice)
+        return SharedLimits(
+            self._clock,
+            budget=budget,
+            wanted=execution.calls_wanted,
+            mark=mark,
+            notice=self._notice,
+            own_limit=self._workload.own_limit,
+        )
 
     def _tell_assumed(self, budget: Budget) -> None:
         cost, tokens = budget.assumed.cost, budget.assumed.total_tokens
@@ -390,6 +397,7 @@ class _Session:
             workers=execution.workers,
             concurrency=execution.concurrency,
             items=_left_to_do(self._store.reader),
+            max_in_flight=execution.max_in_flight,
             one_item_a_process=execution.one_item_a_process,
             forks=self._forks,
         )

@@ -13,7 +13,7 @@ from manyhands.core.digests import digest
 from manyhands.core.jsonio import Json
 from manyhands.core.usage import Reserve
 from manyhands.engine.attempt import AttemptContext, AttemptSettings, Claim
-from manyhands.engine.contract import CallReport, Effect, Item, Limits, OneOf, RecordedStep
+from manyhands.engine.contract import CallReport, Effect, Item, Limits, OneOf, OwnLimit, RecordedStep
 from manyhands.engine.journal.records import RecordedOutput, StepRow, pack, unpack
 
 When = Literal["before_effect", "before_recording", "after_recording"]
@@ -28,7 +28,7 @@ class Crash(BaseException):
 class NoLimits:
     """Limits that bound nothing."""
 
-    async def acquire(self, key: str, reserve: Reserve) -> int:
+    async def acquire(self, key: str | OwnLimit, reserve: Reserve) -> int:
         return 0
 
     async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:

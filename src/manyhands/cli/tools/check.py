@@ -19,7 +19,7 @@ from manyhands.core.usage import Reserve
 from manyhands.runs.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from manyhands.engine.contract import CallReport, OneOf
+    from manyhands.engine.contract import CallReport, OneOf, OwnLimit
     from manyhands.engine.journal.records import StepRow
 
 PROGRAM = "manyhands tools check"
@@ -171,7 +171,7 @@ class _Unrecorded:
 class _Unlimited:
     """Stands for a run's limits: one call is made at a time."""
 
-    async def acquire(self, key: str, reserve: Reserve) -> int:
+    async def acquire(self, key: str | OwnLimit, reserve: Reserve) -> int:
         return 0
 
     async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:

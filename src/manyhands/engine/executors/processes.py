@@ -15,7 +15,7 @@ from typing import IO
 from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.engine.attempt import AttemptResult, Claim, Failed, Journal, Stopped
-from manyhands.engine.contract import CallReport
+from manyhands.engine.contract import CallReport, OneOf
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.limits.shared import SharedLimits
@@ -66,11 +66,13 @@ class ProcessExecutor:
         workers: int,
         concurrency: int,
         items: int | None = None,
+        max_in_flight: int | None = None,
         one_item_a_process: bool = False,
         forks: ForkServer | None = None,
         grace: float = GRACE_SECONDS,
     ) -> None:
-        """``items``: how many there are at first; no more workers are started than these need (None: all). ``one_item_a_process``: more
+        """``items``: how many there are at first; no more workers are started than these need (None: all). ``max_in_flight``: items in all,
+        which are spread over the workers where these could have more (None: no limit). ``one_item_a_process``: more
         items in flight mean more processes, not more items in each. ``forks``: what makes the workers; without it they are interpreters
         of their own, which import everything. ``grace``: seconds that a worker may take to end an item that is past its time limit,
         before the worker is killed."""
@@ -79,7 +81,8 @@ class ProcessExecutor:
         self._journal = journal
         self._limits = limits
         self._max_workers = workers
-        self._count = workers if items is None else min(workers, -(-items // concurrency))
+        share = concurrency if max_in_flight is None else min(concurrency, -(-max_in_flight // workers))
+        self._count = workers if items is None else min(workers, -(-items // share))
         self._concurrency = concurrency
         self._one_item_a_process = one_item_a_process
         self._pause = Pause()
@@ -340,7 +343,7 @@ class ProcessExecutor:
 
     def _grant(self, worker: _Worker, wanted: wire.Acquire, permit: int) -> None:
         worker.permits.add(permit)
-        key = None if isinstance(wanted.key, str) else self._limits.key_of(permit)
+        key = self._limits.key_of(permit) if isinstance(wanted.key, OneOf) else None
         worker.channel.send(wire.Granted(wanted.request, permit, key=key))
 
     async def _free_worker(self, number: int, group: str | None) -> _Worker | None:
@@ -357,7 +360,7 @@ class ProcessExecutor:
         """The worker that executes a group: the same for as long as it lives."""
         worker = self._groups.get(group)
         if worker not in self._workers:
-            worker = min((each for each in self._workers if each.ready), key=self._groups_of, default=None)
+            worker = min(self._workers, key=self._groups_of, default=None)  # also one that is just starting
             if worker is not None:
                 self._groups[group] = worker
         return worker

@@ -22,7 +22,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome, OutputLine
 from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.attempt import AttemptResult, Claim, Ended
-from manyhands.engine.contract import CallReport, Item, OneOf
+from manyhands.engine.contract import NOTHING, CallReport, Item, OneOf, OwnLimit
 from manyhands.engine.journal.records import StepRow
 
 _LENGTH = struct.Struct("!I")
@@ -83,14 +83,14 @@ class Execute(Message):
 
     def plain(self) -> _Plain:
         claim, item = self.claim, self.claim.item
-        values = (item.number, item.key, item.payload, claim.attempt, claim.recorded, claim.alone)
+        values = (item.number, item.key, item.payload, claim.attempt, claim.recorded, claim.alone, claim.facts)
         return _execute, (self.ticket, *values)
 
 
 def _execute(
-    ticket: int, number: int, key: str, payload: Any, attempt: int, recorded: tuple[Any, ...], alone: bool
+    ticket: int, number: int, key: str, payload: Any, attempt: int, recorded: tuple[Any, ...], alone: bool, facts: Any
 ) -> Execute:
-    return Execute(ticket, Claim(Item(number, key, payload), attempt, recorded, alone))
+    return Execute(ticket, Claim(Item(number, key, payload), attempt, recorded, alone, facts=facts))
 
 
 @dataclass(slots=True)
@@ -157,16 +157,22 @@ class Acquire(Message):
     """Worker to owner: a call wants to be made; answered by Granted."""
 
     request: int
-    key: str | OneOf
+    key: str | OneOf | OwnLimit
     reserve: Reserve
 
     def plain(self) -> _Plain:
+        if isinstance(self.key, OwnLimit):
+            return _acquire_own, (self.request, self.key.name)
         key = self.key if isinstance(self.key, str) else (self.key.keys, self.key.avoid, self.key.last)
         return _acquire, (self.request, key, _values_of_reserve(self.reserve))
 
 
 def _acquire(request: int, key: str | tuple[Any, ...], reserve: tuple[Any, ...]) -> Acquire:
     return Acquire(request, key if isinstance(key, str) else OneOf(*key), Reserve(*reserve))
+
+
+def _acquire_own(request: int, name: str) -> Acquire:
+    return Acquire(request, OwnLimit(name), NOTHING)
 
 
 @dataclass(slots=True)
@@ -239,6 +245,7 @@ _MAKERS: tuple[_Maker, ...] = (
     _ended,
     _record,
     _acquire,
+    _acquire_own,
     Forget,
     Granted,
     _release,

@@ -20,7 +20,15 @@ from manyhands.core.failures import Cause
 from manyhands.core.redaction import describe, protect, protect_environment
 from manyhands.core.usage import Reserve
 from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Failed, Stopped, run_attempt
-from manyhands.engine.contract import GIVEN_BACK, CallReport, OneOf, Workload, WorkloadFactory, import_attribute
+from manyhands.engine.contract import (
+    GIVEN_BACK,
+    CallReport,
+    OneOf,
+    OwnLimit,
+    Workload,
+    WorkloadFactory,
+    import_attribute,
+)
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.old_contract import current
@@ -44,7 +52,7 @@ class Owner:
     async def record(self, row: StepRow) -> None:
         await self._ask(wire.Record(self._next(), row))
 
-    async def acquire(self, key: str, reserve: Reserve) -> int:
+    async def acquire(self, key: str | OwnLimit, reserve: Reserve) -> int:
         return (await self._ask(wire.Acquire(self._next(), key, reserve))).permit
 
     async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:

@@ -14,10 +14,11 @@ from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import Interrupted, StorageError
 from manyhands.core.text import one_line, shape
 from manyhands.core.usage import ZERO, Reserve, Usage
-from manyhands.engine.contract import GIVEN_BACK, CallReport, OneOf
+from manyhands.engine.contract import GIVEN_BACK, CallReport, OneOf, OwnLimit
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.adaptive import FIRST_LIMIT, AdaptiveLimiter
 from manyhands.engine.limits.budget import Budget, Hold
+from manyhands.engine.limits.own import OwnLimits
 from manyhands.engine.limits.replicas import Replicas, share_of
 from manyhands.engine.limits.waits import Trouble, Wait
 from manyhands.engine.pause import Pause
@@ -93,7 +94,7 @@ class SharedLimits:
     ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most; ``wanted``: those that a person wants, with
     which it starts if they are more (of several keys that will do, each with its share). ``first_pause``: seconds of the first pause
     after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent. ``notice``: gets what calls remark,
-    each once, and which of several keys are left out.
+    each once, and which of several keys are left out. ``own_limit``: see ``Workload.own_limit``.
     """
 
     def __init__(
@@ -107,7 +108,10 @@ class SharedLimits:
         first_pause: float = 1.0,
         mark: SpendingMark | None = None,
         notice: Callable[[str], None] = lambda text: None,
+        own_limit: Callable[[str], int | None] = lambda name: None,
     ) -> None:
+        self.own = OwnLimits(own_limit)
+        self._own_permits: dict[int, str] = {}
         self._clock = clock or SystemClock()
         self.refusals = Refusals()
         self._when_refused: list[Callable[[], None]] = []
@@ -131,12 +135,15 @@ class SharedLimits:
         self._notice = notice
         self._remarked: set[str] = set()
 
-    async def acquire(self, key: str | OneOf, reserve: Reserve) -> int:
+    async def acquire(self, key: str | OneOf | OwnLimit, reserve: Reserve) -> int:
         """Reserve the call's worst case and wait for a permit; the permit is for ``release``, and has one of several keys (``key_of``).
 
         Raises ItemError(OVER_BUDGET), and StorageError if it can't be kept what may be spent. A cancelled or failed
         acquire leaves nothing behind.
         """
+        if isinstance(key, OwnLimit):
+            await self.own.take(key.name)
+            return self._own_permit(key)
         while True:
             permit = self.acquire_now(key, reserve)
             if permit is None:
@@ -179,8 +186,10 @@ class SharedLimits:
         """The key that a call with this permit is to be made with."""
         return self._permits[permit][0]
 
-    def acquire_now(self, key: str | OneOf, reserve: Reserve) -> int | None:
+    def acquire_now(self, key: str | OneOf | OwnLimit, reserve: Reserve) -> int | None:
         """As ``acquire``, where nothing bounds the run and nothing has to be waited for; else None. Raises Interrupted."""
+        if isinstance(key, OwnLimit):
+            return self._own_permit(key) if self.own.take_now(key.name) else None
         if self._stopped:
             raise Interrupted
         if self.pause.active:
@@ -205,8 +214,16 @@ class SharedLimits:
             self._replicas.began(key, self._next)
         return self._next
 
+    def _own_permit(self, limit: OwnLimit) -> int:
+        self._next += 1
+        self._own_permits[self._next] = limit.name
+        return self._next
+
     def release(self, permit: int, report: CallReport) -> None:
         """End a call. Raises ValueError for a permit that is not held (never given, or released before)."""
+        if (own := self._own_permits.pop(permit, None)) is not None:
+            self.own.give_back(own)
+            return
         held = self._permits.pop(permit, None)
         if held is None:
             raise ValueError(f"permit {permit} is not held")

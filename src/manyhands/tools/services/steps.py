@@ -17,7 +17,7 @@ from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.messages import Message
 from manyhands.core.usage import ZERO, Reserve, Usage
-from manyhands.engine.contract import CallReport, Context, Effect, Limits, OneOf
+from manyhands.engine.contract import CallReport, Context, Effect, Limits, OneOf, OwnLimit
 from manyhands.models.openai.errors import Retries
 from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
 from manyhands.tools.services.artifacts import ArtifactStore
@@ -294,7 +294,7 @@ class _Within:
     def __init__(self, limits: Limits, permit: int) -> None:
         self._limits, self._permit = limits, permit
 
-    async def acquire(self, key: str, reserve: Reserve) -> int:
+    async def acquire(self, key: str | OwnLimit, reserve: Reserve) -> int:
         return await self._limits.acquire(key, replace(reserve, within=self._permit))
 
     async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
