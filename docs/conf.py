@@ -18,6 +18,7 @@ NAVIGATION = {
         "docs/quickstart",
         "docs/viewer",
         "docs/operating",
+        "docs/cluster",
         "docs/models",
         "docs/providers",
         "docs/README",
