@@ -23,7 +23,7 @@ from manyhands.workloads.csv_jobs.stages.row_stages import stage_columns, stages
 from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
 from manyhands.workloads.csv_jobs.workers.reports import Accepted, Assignment, StageOfRow, Worker
-from manyhands.workloads.csv_jobs.workers.staged import StagedWork
+from manyhands.workloads.csv_jobs.workers.staged import StagedWork, done_before
 from tests.support.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 
 HEADERS = ("text", "lang", "a b")
@@ -217,7 +217,7 @@ class Rows:
         self.stages = {stage.name: stage for stage in stages_for(stages_of(stages), HEADERS)}
         self.item = Item(1, "row-1", JobRow(0, 2, None, tuple(cells)).to_json())
         self.attempts: dict[int, MemoryJournal] = {}
-        self.work = StagedWork(tuple(self.stages.values()), self.assignment, self.earlier)
+        self.work = StagedWork(tuple(self.stages.values()), self.assignment)
         self.calls: Counter[str] = Counter()
         self.stopped = 0
 
@@ -234,7 +234,8 @@ class Rows:
 
     async def run(self, worker: Worker, attempt: int = 1, crash: CrashPoint | None = None) -> Accepted:
         journal = self.attempts.setdefault(attempt, {})
-        context = Attempt(journal, item=self.item, crash=crash)
+        facts = done_before(self.item, attempt, self.earlier)
+        context = Attempt(journal, item=self.item, crash=crash, facts=facts)
         context.number = attempt
         return await self.work.run(context, worker, self.stop)
 

@@ -244,6 +244,15 @@ def _without_functions(record: Json) -> Json:
     }
 
 
+def function_modules(record: Json) -> list[tuple[str, Path]]:
+    """The modules and files of a record's functions, and the folder in which each is looked for first."""
+    if "functions" not in (record or {}):
+        return []
+    from manyhands.tools.own_functions import place_of  # rarely needed
+
+    return [place_of(source) for source in record["functions"]["sources"]]
+
+
 def _free_group(name: str, servers: Collection[str]) -> str:
     """A toolset's name for the tools of a file: no other one's, as those tools are of every agent."""
     taken = {*STANDARD, *LEGACY, *TOOLSETS, *EVERYTHING, *standard_registry().groups, *servers}

@@ -97,6 +97,11 @@ def with_arguments(written: str) -> tuple[str, tuple[str, ...] | None]:
     return name.strip(), arguments
 
 
+def module_of(written: str) -> str:
+    """The module, or the path of the file, of what names a function, with or without the names of what it gets."""
+    return with_arguments(written)[0].rpartition(":")[0]
+
+
 def load_module(source: str, folder: Path, refusal: Callable[[str], UserError], *, fresh: bool = False) -> ModuleType:
     """A module, or the file whose path ends in ``.py``; the arguments are as of ``load_function``. ``fresh``: a file that was loaded before
     this process was forked is loaded again, so that connections which it keeps are not shared between processes."""

@@ -64,13 +64,14 @@ class MemoryContext(AttemptContext):
         limits: Limits | None = None,
         workspace: Path = Path("workspace"),
         seed: int = 0,
+        facts: Json = None,
     ) -> None:
         self._recorder = _Recorder({} if journal is None else journal, crash)
         recorded = tuple(map(_recorded, self._recorder.journal.values()))
         settings = AttemptSettings(
             self._recorder, limits or NoLimits(), clock or SystemClock(), seed, folder=workspace.parent
         )
-        super().__init__(settings, Claim(item or Item(1, "item", {}), 1, recorded))
+        super().__init__(settings, Claim(item or Item(1, "item", {}), 1, recorded, facts=facts))
         self._workspace = workspace
 
     @property

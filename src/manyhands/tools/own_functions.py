@@ -153,6 +153,13 @@ def _origin(source: str) -> tuple[str, Path | None]:
     return module.rpartition(".")[2].strip("_"), None
 
 
+def place_of(source: str) -> tuple[str, Path]:
+    """The module or file of a source, and the folder in which it is looked for first. A module is looked for where Python looks for it, and
+    not in the current folder."""
+    module, _ = _parts(source)
+    return module, Path(module).parent if module.endswith(".py") else Path(sys.prefix)
+
+
 def _refusal(source: str) -> Callable[[str], UserError]:
     return lambda problem: UserError(f"--tools {source}: {problem}")
 
@@ -174,9 +181,7 @@ def _found(source: str, refusal: Callable[[str], UserError]) -> Any:
         raise refusal(
             "it is a function of the Python program that made the run; continue it from there, with BatchRunner(tools=…)"
         )
-    module, _ = _parts(source)
-    # A module is looked for where Python looks for it, and not in the current folder.
-    return load_function(source, Path(module).parent if module.endswith(".py") else Path(sys.prefix), refusal)
+    return load_function(source, place_of(source)[1], refusal)
 
 
 class _NoTool(Exception):

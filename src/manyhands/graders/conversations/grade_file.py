@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -18,10 +18,13 @@ from manyhands.io.locations import Location
 from manyhands.io.search_paths import SearchPath, additions
 from manyhands.io.yaml_files import read_yaml
 from manyhands.models.settings import ELSEWHERE, OF_AGENTS, OF_ONE_MODEL, ModelSettings
+from manyhands.processes.python_functions import module_of
 from manyhands.runs.options import is_file_of_values
 
 JUDGE = "judge"
 """What the file's judge is called."""
+PYTHON = "python"
+"""The type of graders that are Python functions."""
 JUDGE_KEYS = (
     *("model", "base_url", "temperature", "top_p", "max_tokens"),
     *("reasoning_effort", "reasoning_disabled", "implied_think", "call_timeout", "extra_body"),
@@ -76,6 +79,11 @@ class GradeFile:
         """Raises UserError if a file that they name can't be used any more."""
         return parse_graders(self.entries, Location(self.file), folder=self.folder, notices=lambda text: None)
 
+    @property
+    def modules(self) -> list[tuple[str, Path]]:
+        """The modules and files of the Python functions that judge, and the folder in which they are looked for first."""
+        return [(module_of(each["function"]), self.folder) for each in _of_types(self.entries, (PYTHON,))]
+
     def judge_options(self, options: ModelSettings) -> ModelSettings:
         """How the judge is called: as the batch's model, but for what the file says."""
         given = ModelSettings.make(self.judge)
@@ -89,7 +97,7 @@ class GradeFile:
     @property
     def asks_judge(self) -> bool:
         """Whether a grader of it asks a model."""
-        return next(_asking(self.entries), None) is not None
+        return next(_of_types(self.entries, JUDGED), None) is not None
 
     def to_json(self) -> dict[str, Any]:
         """As it is recorded with the run."""
@@ -171,7 +179,7 @@ def _judge(value: Json, location: Location, folder: Path) -> dict[str, Any]:
 
 def _check_asking(entry: Mapping[str, Any], location: Location) -> None:
     """Refuses what could only break once conversations have been paid for."""
-    for asking in _asking(entry):
+    for asking in _of_types(entry, JUDGED):
         target = asking.get("target")
         if target not in (None, JUDGE):
             raise location.error(f"there is no judge called {shown(target)} here; the file's is called {JUDGE!r}")
@@ -179,13 +187,13 @@ def _check_asking(entry: Mapping[str, Any], location: Location) -> None:
             raise location.error(f"trajectories are judged without their workspace; give it target: {JUDGE}")
 
 
-def _asking(value: Json) -> Iterator[Mapping[str, Any]]:
-    """The entries in it that ask a judge."""
+def _of_types(value: Json, types: Collection[str]) -> Iterator[Mapping[str, Any]]:
+    """The entries in it that are of one of these types."""
     if isinstance(value, Mapping):
-        if value.get("type") in JUDGED:
+        if value.get("type") in types:
             yield value
         for part in value.values():
-            yield from _asking(part)
+            yield from _of_types(part, types)
     elif isinstance(value, list):
         for part in value:
-            yield from _asking(part)
+            yield from _of_types(part, types)

@@ -336,8 +336,7 @@ class WorkerSettings(AgentOptions):
         """With absolute paths. Raises UserError for what can't be read, and for settings of workers that contradict each other."""
         if self.worker_command is not None and self.worker_function is not None:
             raise UserError("give --worker_command or --worker_function, not both")
-        if self.worker_command is not None and self.executor == "processes":
-            raise UserError("--executor=processes is not for --worker_command: each command is a process already")
+        check_executor(self)
         check_binding(self, self.given)
         return super().resolved().changed({"project": _project(self)})
 
@@ -428,6 +427,16 @@ def _check_task(spec: TaskSettings) -> None:
     beside = [f"--{name}" for name in names if getattr(spec, name) is not None]
     if spec.stages is not None and beside:
         raise UserError(f"{', '.join(beside)}: not with stages, each of which has its own in its file (--stages)")
+
+
+def check_executor(spec: WorkerSettings) -> None:
+    """Raises UserError for what can't be done where rows are executed."""
+    if spec.worker_command is not None and spec.executor == "processes":
+        raise UserError("--executor=processes is not for --worker_command: each command is a process already")
+    if spec.executor == "ray" and spec.max_depth > 1:
+        raise UserError(
+            "--max_depth: workers on the nodes of a cluster can't start jobs; leave it out with --executor=ray"
+        )
 
 
 def check_binding(spec: WorkerSettings, given: Iterable[str]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from manyhands.agents.toolbox import function_modules
 from manyhands.agents.trajectory import describe_step as describe_agent_step
 from manyhands.core.errors import Interrupted, StorageError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
@@ -27,10 +28,11 @@ from manyhands.engine.contract import (
 )
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.models.pricing import load_price_table
+from manyhands.processes.python_functions import module_of
 from manyhands.processes.strays import process_mark
-from manyhands.runs.folders import open_reader
 from manyhands.runs.making import kept_file
 from manyhands.sandboxes.lifecycle.keeping import worlds_of
+from manyhands.sandboxes.remote.exported.archive import EXPORTS
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
@@ -40,10 +42,11 @@ from manyhands.workloads.csv_jobs.rows.worlds import COLLECTED_COLUMNS, row_prob
 from manyhands.workloads.csv_jobs.spec import check_binding
 from manyhands.workloads.csv_jobs.stages.row_stages import stage_columns
 from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
-from manyhands.workloads.csv_jobs.workers.command import CommandWorker
+from manyhands.workloads.csv_jobs.workers.command import EARLIER_USAGE, CommandWorker
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
+from manyhands.workloads.csv_jobs.workers.report_folder import report_folder
 from manyhands.workloads.csv_jobs.workers.reports import WORKER_STEP, Assignment, ReportInbox, StageOfRow, Worker
-from manyhands.workloads.csv_jobs.workers.staged import StagedWork, StageState
+from manyhands.workloads.csv_jobs.workers.staged import StagedWork, StageState, done_before
 
 IMPORTED = "imported"
 """The identity of a job's input, which is not read again by itself."""
@@ -55,6 +58,7 @@ class CsvJobsWorkload(Workload):
     """Rows become results. ``spec`` is what ``PreparedJob.to_json`` gives."""
 
     name = "csv_jobs"
+    worker_files = (*Workload.worker_files, EXPORTS)
 
     def __init__(self, spec: dict[str, Any], run_folder: Path, *, on_stop: Callable[[], None] = lambda: None) -> None:
         """``on_stop``: is called in the process that executes a row, once its worker's request to end the job is on disk; before the row's
@@ -66,13 +70,15 @@ class CsvJobsWorkload(Workload):
         self._stages = {stage.name: stage for stage in self._job.stages}
         self._template = None if self._stages else Template.parse(self._job.instruction, self._job.table.headers)
         self._shown = self._shown_columns()
-        self._staged = StagedWork(tuple(self._stages.values()), self._stage_assignment, self._steps_of)
+        self._staged = StagedWork(tuple(self._stages.values()), self._stage_assignment)
         self._inbox: ReportInbox | None = None
         self._worker: Worker | None = None
         self._job_id = ""
         self._abandoned = False
         self._failed = 0
         self._failures_allowed: int | None = None
+        self._used_before = ZERO
+        self._reader: RunReader | None = None
         self._on_stop = on_stop
 
     def _shown_columns(self) -> dict[str | None, tuple[str, ...]]:
@@ -137,6 +143,16 @@ class CsvJobsWorkload(Workload):
         counts = reader.counts()
         self._failed = sum(items for (state, _), items in counts.items() if state == ItemState.FAILED)
         self._failures_allowed = self._job.options.failures_allowed(sum(counts.values()))
+        self._reader, self._used_before = reader, reader.usage()
+
+    def facts(self, item: Item, attempt: int) -> dict[str, Any] | None:
+        """What of the journal the row's worker needs besides the attempt's own steps, as it may not be able to read it."""
+        options, found = self._job.options, dict[str, Any]()
+        if options.worker_kind == "command" and options.bounded:
+            found[EARLIER_USAGE] = self._used_before.to_json()
+        if self._stages and attempt > 1 and self._reader is not None:
+            found |= done_before(item, attempt, self._reader.steps)
+        return found or None
 
     def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
         """At ``fail_threshold`` no other row is claimed. (Once the row's end is on disk would be too late for that.)"""
@@ -167,6 +183,13 @@ class CsvJobsWorkload(Workload):
     def abandon(self) -> None:
         """Have ``plan`` end with Interrupted at its next item. For any thread."""
         self._abandoned = True
+
+    @property
+    def modules(self) -> Sequence[tuple[str, Path]]:
+        function = self._job.options.worker_function
+        if function is None:
+            return function_modules(self._job.mcp)
+        return [(module_of(function), self._start_folder)]
 
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
@@ -260,32 +283,32 @@ class CsvJobsWorkload(Workload):
     def _stage_assignment(self, item: Item, stage: StageOfRow) -> Assignment:
         return self.assignment(item, self._job_id, stage)
 
-    def _steps_of(self, item_number: int, attempt: int) -> Sequence[RecordedStep]:
-        with closing(open_reader(self._folder)) as reader:
-            return reader.steps(item_number, attempt)
-
     def _costs(self) -> dict[str, Any]:
-        """What is known of the costs of launches: prices, whether there is a budget, what earlier sessions used."""
+        """What is known of the costs of launches: prices, and whether there is a budget."""
         options = self._job.options
         prices = None if options.prices is None else load_price_table(kept_file(self._folder, options.prices))
-        earlier = ZERO
-        if options.bounded:
-            with closing(open_reader(self._folder)) as reader:
-                earlier = reader.usage()
-        return {"prices": prices, "bounded": options.bounded, "earlier": earlier}
+        return {"prices": prices, "bounded": options.bounded}
+
+    @property
+    def _start_folder(self) -> Path:
+        """Where commands start, and modules of functions are looked for first."""
+        project = self._job.options.project
+        return Path(project) if project else self._folder
 
     async def _opened(self, stack: AsyncExitStack, replay: bool) -> Worker:
-        options = self._job.options
-        folder = Path(options.project) if options.project else self._folder
+        options, folder = self._job.options, self._start_folder
         if options.worker_function is not None:
             return FunctionWorker.load(options.worker_function, folder, replay=replay)
         if options.worker_command is not None:
             self._inbox = ReportInbox(self._job_id)
+            data_dir = self._folder.parent
+            if options.executor == "ray" and not replay:
+                data_dir = await stack.enter_async_context(report_folder(self._folder, self._inbox))
             worker = CommandWorker(
                 options.worker_command,
                 inbox=self._inbox,
                 folder=folder,
-                data_dir=self._folder.parent,
+                data_dir=data_dir,
                 environ=os.environ,
                 keep_folders=options.keep_workspaces,
                 **({} if replay else self._costs()),

@@ -72,6 +72,14 @@ class ImportedWorkload(Workload):
     def late_imports(self) -> Sequence[str]:
         return late_imports(self.options.model, self.options.base_url)
 
+    @property
+    def modules(self) -> Sequence[tuple[str, Path]]:
+        if self.options.grade_checks is None:
+            return ()
+        from manyhands.graders.conversations.grade_file import GradeFile  # graders take long to import
+
+        return GradeFile.from_json(self.options.grade_checks).modules
+
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         if self.options.grade_checks is None:

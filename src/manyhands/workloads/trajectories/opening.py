@@ -21,11 +21,12 @@ from manyhands.agents.run_settings import (
     headers_for,
     key_secrets,
     sandbox_limits,
+    standard_toolsets,
     usable_keys,
     warn_of_budget,
     with_endpoint,
 )
-from manyhands.agents.toolbox import RunTools, changed_functions, services_of, with_functions
+from manyhands.agents.toolbox import RunTools, changed_functions, own_toolsets, services_of, with_functions
 from manyhands.agents.worlds.furnishing import (
     as_secret,
     check_commands,
@@ -55,6 +56,7 @@ from manyhands.runs.making import (
 )
 from manyhands.runs.options import check_cluster, resume_spec
 from manyhands.runs.progress import Notice
+from manyhands.runs.registry import TOOLSETS
 from manyhands.sandboxes.images.demand import ImageDemand
 from manyhands.sandboxes.images.pins import NO_PINS, Pins
 from manyhands.sandboxes.lifecycle.building import LOGS
@@ -398,12 +400,24 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
 def _check_worlds(prepared: Prepared, folder: Path, notice: Notice) -> None:
     """Raises UserError for what the items' sandboxes can't be given."""
     options = prepared.options
+    _check_toolsets(prepared)
     check_world(options, options, images=prepared.images > 0 or options.image is not None)
     check_commands(options, prepared.command_fields)
     if options.workspace is not None:
         check_apart(Path(options.workspace), folder)
     for line in limit_notices(sandbox_limits(options), prepared.max_memory, prepared.max_cpus):
         notice(line)
+
+
+def _check_toolsets(prepared: Prepared) -> None:
+    """Raises UserError for toolsets with which agents start runs, where these would be left on the nodes of a cluster."""
+    if prepared.options.executor != "ray":
+        return
+    named = [*(name for name, _ in prepared.distribution.toolsets), *own_toolsets(prepared.mcp)]
+    if starting := [name for name in standard_toolsets(named, prepared.toolsets) if name in TOOLSETS]:
+        raise UserError(
+            f"toolset {starting[0]}: agents on the nodes of a cluster can't start jobs; leave it out with --executor=ray"
+        )
 
 
 def _checks(options: BatchSpec) -> GradeFile | None:

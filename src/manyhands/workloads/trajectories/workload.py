@@ -25,7 +25,7 @@ from manyhands.agents.run_settings import (
     standard_toolsets,
 )
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask, moment
-from manyhands.agents.toolbox import RunTools, Toolbox, services_of
+from manyhands.agents.toolbox import RunTools, Toolbox, function_modules, services_of
 from manyhands.agents.trajectory import describe_step, fold
 from manyhands.agents.worlds.furnishing import Furnished, Furnishing, world_name, world_note
 from manyhands.agents.worlds.recorded_commands import CommandRecord
@@ -62,6 +62,7 @@ from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.lifecycle.backend import opened_backend
 from manyhands.sandboxes.lifecycle.keeping import worlds_of
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
+from manyhands.sandboxes.remote.exported.archive import EXPORTS
 from manyhands.task_folders.agents import named_model
 from manyhands.task_folders.contents import Task
 from manyhands.task_folders.session import TaskSession, is_external
@@ -119,6 +120,7 @@ class TrajectoryWorkload(Workload):
     name = "trajectories"
     spec_class = BatchSpec
     remedies = REMEDIES
+    worker_files = (*Workload.worker_files, EXPORTS)
 
     def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
         self.spec = spec
@@ -180,6 +182,15 @@ class TrajectoryWorkload(Workload):
     @property
     def late_imports(self) -> Sequence[str]:
         return late_imports(self._options.model, self._options.base_url)
+
+    @property
+    def modules(self) -> Sequence[tuple[str, Path]]:
+        found = function_modules(self._prepared.mcp)
+        if self._options.grade_checks is None:
+            return found
+        from manyhands.graders.conversations.grade_file import GradeFile  # graders take long to import
+
+        return [*found, *GradeFile.from_json(self._options.grade_checks).modules]
 
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:

@@ -78,7 +78,7 @@ from manyhands.workloads.csv_jobs.service.status import (
     job_status,
     job_statuses,
 )
-from manyhands.workloads.csv_jobs.spec import JobChanges, JobSpec, check_binding
+from manyhands.workloads.csv_jobs.spec import JobChanges, JobSpec, check_binding, check_executor
 from manyhands.workloads.csv_jobs.workers.reports import Acceptance
 from manyhands.workloads.csv_jobs.workload import IMPORTED, CsvJobsWorkload
 
@@ -480,6 +480,7 @@ class JobService:
             return options, {}
         checked = JobChanges.make({"csv_path": options.csv_path, **changes}, lambda name: f"--{name}")
         options = checked.inherit(options)
+        check_executor(options)
         check_binding(options, changes)
         given = _sendable(checked, changes)
         if options.header is not None:

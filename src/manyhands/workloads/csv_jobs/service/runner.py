@@ -141,14 +141,7 @@ class JobRunner:
         inbox = self._workload.inbox
         if inbox is None:
             return asdict(Acceptance(False, "this job's workers do not report here"))
-        acceptance = await inbox.deliver(
-            str(message.get("job_id")),
-            str(message.get("item_id")),
-            message.get("result"),
-            stop=message.get("stop") is True,
-            secret=str(message.get("secret")),
-        )
-        return asdict(acceptance)
+        return await inbox.answer(message)
 
     def _ended(self, item: Item, outcome: Outcome) -> None:
         """A row's end is on disk."""

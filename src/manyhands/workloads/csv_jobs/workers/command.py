@@ -51,6 +51,8 @@ MAX_ROW_BYTES = 100_000
 """Bytes of a row as JSON in the environment; a larger one is only in the file."""
 MAX_TAIL_CHARS = 8_000
 """Characters that are recorded of the end of what a command printed."""
+EARLIER_USAGE = "used_before"
+"""The key of a row's facts for what recorded launches of earlier sessions used."""
 COST = "cost"
 """The kind of a step that records the costs of a launch that ended after its report."""
 
@@ -72,22 +74,12 @@ class _NothingToNote(Exception):
 class LaunchCosts:
     """What the launches of a job's worker command cost, and how the run's budget holds for them."""
 
-    def __init__(
-        self, words: Sequence[str], prices: PriceTable, *, bounded: bool = False, earlier: Usage = ZERO
-    ) -> None:
+    def __init__(self, words: Sequence[str], prices: PriceTable, *, bounded: bool = False) -> None:
         """``words``: of the command line; ``prices``: for programs that report their tokens only; ``bounded``: whether the run has a
-        budget in dollars or tokens; ``earlier``: what recorded launches of earlier sessions used."""
+        budget in dollars or tokens."""
         self._program = AgentProgram.of(words)
         self._prices = prices
         self.bounded = bounded
-        count = max(1, earlier.calls)
-        self._reserve = Reserve(
-            tokens=-(-earlier.total_tokens // count),
-            cost=self._program.max_cost or earlier.cost / count,
-            model=_BUDGET_NAME,
-            priced=False,
-            open=True,
-        )
 
     @property
     def awaited(self) -> bool:
@@ -107,7 +99,18 @@ class LaunchCosts:
 
     async def begin(self, context: Context) -> int | None:
         """Wait until a further launch fits the budget: a permit for ``end``. Raises ItemError(OVER_BUDGET)."""
-        return await context.limits.acquire(_BUDGET_KEY, self._reserve) if self.bounded else None
+        if not self.bounded:
+            return None
+        earlier = Usage.from_json((context.facts or {}).get(EARLIER_USAGE, {}))
+        count = max(1, earlier.calls)
+        reserve = Reserve(
+            tokens=-(-earlier.total_tokens // count),
+            cost=self._program.max_cost or earlier.cost / count,
+            model=_BUDGET_NAME,
+            priced=False,
+            open=True,
+        )
+        return await context.limits.acquire(_BUDGET_KEY, reserve)
 
     def end(self, context: Context, permit: int | None, account: Account | None, *, failed: bool) -> None:
         """Settle a launch. ``account``: None if it was not made. One that failed without reporting its costs counts as the most expensive
@@ -139,12 +142,11 @@ class CommandWorker:
         patience: float = EXIT_GRACE_SECONDS,
         prices: PriceTable | None = None,
         bounded: bool = False,
-        earlier: Usage = ZERO,
         keep_folders: bool = False,
     ) -> None:
         """``inbox``: takes its reports, in this process; ``folder``: where commands start; ``environ``: what they inherit; ``patience``:
-        seconds that one may run on after its report was accepted; ``prices``, ``bounded``, ``earlier``: as of ``LaunchCosts``;
-        ``keep_folders``: whether the folders of all attempts are to be kept."""
+        seconds that one may run on after its report was accepted; ``prices``, ``bounded``: as of ``LaunchCosts``; ``keep_folders``: whether
+        the folders of all attempts are to be kept."""
         self.folders = LaunchFolders(reused=not keep_folders)
         self._line = CommandTemplate.split(command, name=_NAME)
         self._runner: CommandRunner | None = None
@@ -153,7 +155,7 @@ class CommandWorker:
         self._data_dir = data_dir
         self._environ = environ
         self._redactor = Redactor.of(environ)
-        self.costs = LaunchCosts(self._line.words, prices or PriceTable(), bounded=bounded, earlier=earlier)
+        self.costs = LaunchCosts(self._line.words, prices or PriceTable(), bounded=bounded)
         self.patience = COST_GRACE_SECONDS if self.costs.awaited else patience
 
     @asynccontextmanager

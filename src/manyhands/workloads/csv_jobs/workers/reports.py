@@ -12,7 +12,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
 from manyhands.core.errors import ItemError
@@ -240,6 +240,19 @@ class ReportInbox:
         if not hmac.compare_digest(secret.encode("utf-8", "replace"), report.secret.encode()):
             return Acceptance(False, "the secret is not that of the attempt under way at this item")
         return await report.take(result, stop)
+
+    async def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to a report as it comes over a socket; what else may come there is refused."""
+        if message.get("op") != "report":
+            return {"error": "only reports are taken here"}
+        acceptance = await self.deliver(
+            str(message.get("job_id")),
+            str(message.get("item_id")),
+            message.get("result"),
+            stop=message.get("stop") is True,
+            secret=str(message.get("secret")),
+        )
+        return asdict(acceptance)
 
     def forget(self, report: PendingReport, ending: str) -> None:
         """Part of closing a report."""

@@ -6,7 +6,6 @@ done, and paid for, twice: a step records what was taken over.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +32,8 @@ STAGE_STEP = "stage"
 """The kind of a step that records the report of a stage that is done."""
 TAKEN_OVER = "stages_taken_over"
 """The kind of a step that records which stages an earlier attempt had done."""
+EARLIER = "stages_done"
+"""The key of a row's facts for what an earlier attempt had done."""
 NO_WORKER = "none"
 """Who reported on a row whose stages were all skipped."""
 
@@ -83,20 +84,21 @@ class _Row:
         return Accepted(self.entries, last.reported_at, last.via, stop, corrections, last.collected)
 
 
+def done_before(item: Item, attempt: int, steps: Callable[[int, int], Sequence[RecordedStep]]) -> dict[str, Json]:
+    """Facts for an attempt: what the latest attempt before it that had begun had done. ``steps``: the recorded ones of an attempt, by the
+    numbers of item and attempt."""
+    found = (steps(item.number, each) for each in range(attempt - 1, 0, -1))
+    done = _done_in(next(filter(None, found), ()))
+    return {EARLIER: done} if done else {}
+
+
 class StagedWork:
     """The work of the rows of a job with stages."""
 
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        assignment: Callable[[Item, StageOfRow], Assignment],
-        earlier: Callable[[int, int], Sequence[RecordedStep]],
-    ) -> None:
-        """``assignment``: what a worker gets for a stage of a row; ``earlier``: the recorded steps of an attempt, by the numbers of item
-        and attempt."""
+    def __init__(self, stages: Sequence[Stage], assignment: Callable[[Item, StageOfRow], Assignment]) -> None:
+        """``assignment``: what a worker gets for a stage of a row."""
         self._stages = stages
         self._assignment = assignment
-        self._earlier = earlier
 
     async def run(self, context: Context, worker: Worker, on_stop: Callable[[], None]) -> Accepted:
         """The results of all stages, with how each stands. ``on_stop``: is called when a worker requests to end the job.
@@ -167,20 +169,15 @@ class StagedWork:
         return ItemError(error.cause, message, retry_after=error.retry_after, record=record)
 
     async def _taken_over(self, context: Context) -> Done:
-        """What the latest attempt before this one that had begun had done; nothing if that was everything, as it is to be done again
-        then."""
-        number, attempt = context.item.number, context.attempt - 1
+        """What the latest attempt before this one that had begun had done (see ``done_before``); nothing if that was everything, as it is
+        to be done again then."""
         cells = JobRow.of(context.item).cells
 
-        def begun() -> Sequence[RecordedStep]:
-            found = (self._earlier(number, each) for each in range(attempt, 0, -1))
-            return next(filter(None, found), ())
-
         async def effect() -> Effect:
-            done = _done_in(await asyncio.to_thread(begun))
+            done: Done = (context.facts or {}).get(EARLIER, {})
             return Effect({} if self._are_all(cells, done) else dict(done))
 
-        found: Done = await context.step(TAKEN_OVER, {"attempt": attempt}, effect)
+        found: Done = await context.step(TAKEN_OVER, {"attempt": context.attempt - 1}, effect)
         return found
 
     def _are_all(self, cells: Sequence[Json], done: Done) -> bool:
