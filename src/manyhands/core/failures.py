@@ -35,6 +35,8 @@ class Cause(StrEnum):
     """The item itself can't be executed as given."""
     WORKER_CRASH = "worker_crash"
     """The process that executed the item died."""
+    NODE_LOST = "node_lost"
+    """The machine on which it was executed is gone."""
     WORKER_ERROR = "worker_error"
     """The external command or function that was to do the work failed."""
     TARGET_ERROR = "target_error"
@@ -65,6 +67,8 @@ class FailureRule:
     """Whether the item then starts from nothing rather than from its last recorded step."""
     counts: bool = False
     """Whether an evaluation counts the item as the target's failure (True) or as an error without a score (False)."""
+    blameless: bool = False
+    """Whether the item had no part in it, so that it is executed again however often that happens."""
     stops_run: bool = False
     """Whether the rest of the run would meet the same failure, so that claiming stops and the items stay pending."""
 
@@ -83,6 +87,7 @@ FAILURES: dict[Cause, FailureRule] = {
     Cause.INVALID_OUTPUT: FailureRule(retried=True, max_attempts=2, fresh_attempt=True, counts=True),
     Cause.INVALID_INPUT: FailureRule(retried=False),
     Cause.WORKER_CRASH: FailureRule(retried=True, max_attempts=3, delay=1.0),
+    Cause.NODE_LOST: FailureRule(retried=True, blameless=True),
     Cause.WORKER_ERROR: FailureRule(retried=True, max_attempts=2, delay=1.0, fresh_attempt=True, counts=True),
     Cause.TARGET_ERROR: FailureRule(retried=False),
     Cause.GRADER_ERROR: FailureRule(retried=True, max_attempts=2, delay=1.0),

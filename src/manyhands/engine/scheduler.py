@@ -495,6 +495,7 @@ class Scheduler:
             self._outputs.append(claimed.item.number, outcome.line)
         self._claims.release(claimed.item.number)
         self._workspaces.item_ended(claimed.item.number, claimed.attempt, outcome.state)
+        self._executor.over(claimed.item.number, claimed.attempt, failed=outcome.state is ItemState.FAILED)
         if self._on_outcome is not None:
             self._on_outcome(claimed.item, outcome)
 
@@ -508,6 +509,9 @@ class Scheduler:
         self._store.add_failure(claimed.item.number, claimed.attempt, failure)
         if rule.stops_run:
             self.stop(failure.message)
+            await self._put_back(claimed)
+            return
+        if rule.blameless:
             await self._put_back(claimed)
             return
         claimed.failures += 1
@@ -560,6 +564,7 @@ class Scheduler:
     async def _next_attempt(self, claimed: Claimed, reason: str) -> None:
         self._store.end_attempt(claimed.item.number, claimed.attempt, reason)
         await self._workspaces.remove(claimed.item.number, claimed.attempt)
+        self._executor.over(claimed.item.number, claimed.attempt, failed=None)
         claimed.attempt += 1
         claimed.performances = 0
 

@@ -47,6 +47,7 @@ _Result = TypeVar("_Result")
 STUCK = 1.0
 """Seconds after which a loop that does not answer is given up."""
 _lock = threading.Lock()
+_elsewhere: dict[str, Path] = {}
 _aside: list[_LoopAside] = []
 _threads: WeakKeyDictionary[asyncio.AbstractEventLoop, FreeThreads] = WeakKeyDictionary()
 
@@ -108,9 +109,15 @@ def load_module(source: str, folder: Path, refusal: Callable[[str], UserError], 
     return _module(source, folder.absolute(), refusal, os.getpid() if fresh else 0)
 
 
+def are_elsewhere(places: Mapping[str, Path]) -> None:
+    """Files that are named by their paths are elsewhere on this machine, by the paths that they would have."""
+    _elsewhere.update(places)
+
+
 def _module(source: str, folder: Path, refusal: Callable[[str], UserError], process: int = 0) -> ModuleType:
     importlib.invalidate_caches()  # the file may have been written just now
     path = folder / source
+    path = _elsewhere.get(str(path), path)
     if source.endswith(".py") and not path.is_file():
         raise refusal(f"there is no file {path}")
     try:

@@ -389,17 +389,27 @@ class _Session:
             execution.seed,
             execution.item_timeout,
         )
-        return ProcessExecutor(
+        options: dict[str, Any] = {
+            "workers": execution.workers,
+            "concurrency": execution.concurrency,
+            "items": _left_to_do(self._store.reader),
+            "max_in_flight": execution.max_in_flight,
+            "one_item_a_process": execution.one_item_a_process,
+        }
+        if execution.executor != "ray":
+            return ProcessExecutor(begin, self._run_id, self._store, limits, forks=self._forks, **options)
+        from manyhands.engine.executors.cluster import ClusterLauncher  # TLS and more that only this needs
+        from manyhands.engine.executors.workers import WorkerExecutor
+
+        workspaces = self._workspaces()
+        launcher = ClusterLauncher(self._store.folder, self._run_id, self._workload, execution, self._notice)
+        return WorkerExecutor(
+            launcher,
             begin,
-            self._run_id,
             self._store,
             limits,
-            workers=execution.workers,
-            concurrency=execution.concurrency,
-            items=_left_to_do(self._store.reader),
-            max_in_flight=execution.max_in_flight,
-            one_item_a_process=execution.one_item_a_process,
-            forks=self._forks,
+            is_needed=lambda attempt: workspaces.still_needed(Path(WORKSPACES, attempt)),
+            **options,
         )
 
     def _progress(self, engine: Scheduler) -> Callable[[], Progress]:

@@ -42,6 +42,10 @@ class Executor(Protocol):
         """End what is executed of an item at once; it ends with Stopped."""
         ...
 
+    def over(self, item: int, attempt: int, *, failed: bool | None) -> None:
+        """An attempt goes on no more, which is on disk. ``failed``: how its item ended; None if that goes on with another attempt."""
+        ...
+
     def resize(self, capacity: int) -> None:
         """Be able to have so many items in flight."""
         ...
@@ -101,6 +105,9 @@ class LocalExecutor:
         if task is not None and item not in self._abandoned:
             self._abandoned.add(item)
             task.cancel()
+
+    def over(self, item: int, attempt: int, *, failed: bool | None) -> None:
+        return
 
     def resize(self, capacity: int) -> None:
         return

@@ -1,8 +1,9 @@
-"""What the owner and its worker processes say to each other, over a socket pair.
+"""What the owner and its worker processes say to each other: over a socket pair, or from another machine over an authenticated connection.
 
-Messages are pickled, which is safe here: the two ends are one program, and the socket has no name that anyone else could open. Each goes
-as a number and the plain values that it is made of again at the other end: pickling objects, within objects or not, costs several times
-as much (measured).
+Messages are pickled, which is safe here: the two ends are one program. A socket pair has no name that anyone else could open, and nothing
+of a connection is unpickled before both of its ends have shown that they know the run's secret (``handshake``). Each message goes as a
+number and the plain values that it is made of again at the other end: pickling objects, within objects or not, costs several times as
+much (measured).
 """
 
 from __future__ import annotations
@@ -60,6 +61,75 @@ class Begin(Message):
     folder: str
     seed: int
     item_timeout: float | None
+
+
+@dataclass(slots=True)
+class Furnish(Message):
+    """Owner to a worker on another machine, before Begin: what it needs besides; answered by Missing."""
+
+    run_id: str
+    parts: tuple[str, ...]
+    """The last names of the run folder's path, which the node's folder ends with, too."""
+    manifest: dict[str, tuple[int, bytes]]
+    """The files of the node's folder, by their paths in it: size in bytes, and digest."""
+    modules: dict[str, str]
+    """Where files of the person's own that are loaded by their paths are in the node's folder."""
+    environ: dict[str, str] = field(repr=False)
+    """Variables of the owner's environment."""
+    results: tuple[str, ...] = ()
+    """The folders whose files are brought back."""
+
+
+@dataclass(slots=True)
+class Missing(Message):
+    """Worker to owner: the files that it does not have; each comes as Content."""
+
+    paths: tuple[str, ...]
+    attempts: tuple[str, ...]
+    """The attempts whose workspaces are on its node (``3-1``: item 3, attempt 1)."""
+    process: int
+    """Its id on its node."""
+
+
+@dataclass(slots=True)
+class Content(Message):
+    """Part of a file of the run's folder: from the owner what is missing, from a worker what an item left."""
+
+    path: str
+    """In the run's folder."""
+    data: bytes
+    first: bool
+    """The file begins here."""
+    last: bool
+    """It ends here."""
+    modified: int = 0
+    """When it was last changed, in nanoseconds by the clock of its machine."""
+
+
+@dataclass(slots=True)
+class Over(Message):
+    """Owner to a worker on another machine: an attempt goes on no more, and its node's folder need not keep anything of it."""
+
+    attempt: str
+    """``3-1``: item 3, attempt 1."""
+    failed: bool | None
+    """How its item ended; None if that goes on with another attempt."""
+
+
+@dataclass(slots=True)
+class Stays(Message):
+    """Worker to owner: what its node keeps of an attempt whose item has ended."""
+
+    attempt: str
+    folder: str
+
+
+@dataclass(slots=True)
+class Farewell(Message):
+    """Owner to a worker on another machine: the connection is about to be closed. ``over``: nothing is left to do, so that the node's
+    folder is not needed any more."""
+
+    over: bool
 
 
 @dataclass(slots=True)
@@ -253,6 +323,12 @@ _MAKERS: tuple[_Maker, ...] = (
     Pause,
     Cancel,
     Abandon,
+    Furnish,
+    Missing,
+    Content,
+    Over,
+    Stays,
+    Farewell,
 )
 _NUMBERS = {maker: number for number, maker in enumerate(_MAKERS)}
 
@@ -273,8 +349,10 @@ class Channel(asyncio.BufferedProtocol):
     """One end of the socket pair. What is sent within one turn of the loop goes out together: each time that the other end is woken costs
     more than the message."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps: object = None) -> None:
+        """``keeps``: what must live as long as this does."""
         self._loop = asyncio.get_running_loop()
+        self._keeps = keeps
         self._transport: asyncio.Transport | None = None
         self._outgoing: list[bytes] = []
         self._incoming = bytearray(READ_BYTES)
@@ -283,6 +361,7 @@ class Channel(asyncio.BufferedProtocol):
         self._received = 0
         self._gone = False
         self._waiter: asyncio.Future[None] | None = None
+        self._full: asyncio.Future[None] | None = None
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
@@ -310,6 +389,12 @@ class Channel(asyncio.BufferedProtocol):
         if self._received % MESSAGES_A_TURN == 0:
             await asyncio.sleep(0)
         return _unpacked(self._frames.popleft())
+
+    async def drained(self) -> None:
+        """Wait until little of what was sent is still here, or the peer is gone: for who sends much."""
+        self._flush()
+        while self._full is not None and not self._gone:
+            await asyncio.shield(self._full)
 
     def close(self) -> None:
         """Close this end, once what was sent has gone out."""
@@ -341,8 +426,17 @@ class Channel(asyncio.BufferedProtocol):
         self._filled = filled - start
         self._wake()
 
+    def pause_writing(self) -> None:
+        self._full = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        full, self._full = self._full, None
+        if full is not None and not full.done():
+            full.set_result(None)
+
     def connection_lost(self, error: Exception | None) -> None:
         self._gone = True
+        self.resume_writing()
         self._outgoing.clear()
         self._wake()
 

@@ -1,4 +1,4 @@
-"""The worker process of the ``processes`` executor: forked, or ``python -m manyhands.engine.executors.worker DESCRIPTOR``."""
+"""A worker process: forked, or ``python -m manyhands.engine.executors.worker DESCRIPTOR``; on another machine see ``remote``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from manyhands.core.clock import SystemClock
@@ -19,7 +22,7 @@ from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import describe, protect, protect_environment
 from manyhands.core.usage import Reserve
-from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Failed, Stopped, run_attempt
+from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Ended, Failed, Stopped, run_attempt
 from manyhands.engine.contract import (
     GIVEN_BACK,
     CallReport,
@@ -30,6 +33,7 @@ from manyhands.engine.contract import (
     import_attribute,
 )
 from manyhands.engine.executors import wire
+from manyhands.engine.executors.node_folder import NodeFolder
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.old_contract import current
 from manyhands.processes.event_loop import run_on_loop
@@ -39,6 +43,12 @@ from manyhands.processes.system import die_with_parent
 
 CLEAN_UP_SECONDS = 8.0
 """How long items may take to clean up when the owner is gone."""
+APART_SECONDS = 3.0
+"""The same on another machine, where nobody else sees to it that a worker without an owner ends."""
+ALONE_SECONDS = 4.5
+"""How long a worker on another machine goes on without its owner at most."""
+BRING_BACK_SECONDS = 5.0
+"""How often a worker on another machine brings back what its items have left so far."""
 
 
 class Owner:
@@ -95,8 +105,14 @@ class Owner:
 class Worker:
     """Executes what the owner sends until the socket closes."""
 
-    def __init__(self, channel: wire.Channel, begin: wire.Begin, workload: Workload) -> None:
+    def __init__(
+        self, channel: wire.Channel, begin: wire.Begin, workload: Workload, node: NodeFolder | None = None
+    ) -> None:
+        """``node``: what stands in for the run's folder on another machine."""
         self._channel = channel
+        self._node = node
+        self._over: set[asyncio.Task[None]] = set()
+        self._farewell: wire.Farewell | None = None
         self._workload = current(workload)
         self._begin = begin
         self._owner = Owner(channel)
@@ -106,7 +122,7 @@ class Worker:
         self._abandoned: set[int] = set()
 
     async def work(self) -> None:
-        async with self._workload.opened():
+        async with self._workload.opened(), self._bringing_back():
             self._channel.send(wire.Ready())
             while (message := await self._channel.receive()) is not None:
                 match message:
@@ -117,11 +133,39 @@ class Worker:
                         self._tasks[ticket] = asyncio.create_task(self._execute(ticket, claim))
                     case _:
                         self._steer(message)
+            if self._node is not None and self._farewell is None:
+                signal.setitimer(signal.ITIMER_REAL, ALONE_SECONDS)  # whatever still runs then ends with this process
             tasks = list(self._tasks.values())
             for task in tasks:
                 task.cancel()
             if tasks:
-                await asyncio.wait(tasks, timeout=CLEAN_UP_SECONDS)
+                await asyncio.wait(tasks, timeout=CLEAN_UP_SECONDS if self._node is None else APART_SECONDS)
+        if self._node is not None:
+            await asyncio.gather(*self._over, return_exceptions=True)
+            await self._node.close(over=self._farewell is not None and self._farewell.over)
+
+    @asynccontextmanager
+    async def _bringing_back(self) -> AsyncIterator[None]:
+        """Now and then, send the owner what items have left on this machine."""
+        if self._node is None:
+            yield
+            return
+        task = asyncio.create_task(self._bring_back_often(self._node))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _bring_back_often(self, node: NodeFolder) -> None:
+        while True:
+            await asyncio.sleep(BRING_BACK_SECONDS)
+            with suppress(OSError):  # what matters is sent once more at the end of its item
+                await node.bring_back(self._channel)
+
+    async def _attempt_over(self, node: NodeFolder, attempt: str, failed: bool | None) -> None:
+        if (stays := await node.over(attempt, failed, self._workload)) is not None:
+            self._channel.send(wire.Stays(attempt, stays))
 
     def _steer(self, message: wire.Message) -> None:
         settings = self._settings
@@ -137,6 +181,12 @@ class Worker:
             case wire.Cancel(items):
                 settings.cancelled.update(items)
                 settings.pause.wake()
+            case wire.Over(attempt, failed) if self._node is not None:
+                task = asyncio.create_task(self._attempt_over(self._node, attempt, failed))
+                self._over.add(task)
+                task.add_done_callback(self._over.discard)
+            case wire.Farewell():
+                self._farewell = message
             case wire.Abandon(ticket):
                 if ticket in self._tasks and ticket not in self._abandoned:
                     self._abandoned.add(ticket)
@@ -163,7 +213,18 @@ class Worker:
         except UserError as error:
             self._channel.send(wire.Done(ticket, None, UserError(str(error))))
         else:
+            if self._node is not None:
+                result = await self._brought_back(self._node, result)
             self._report(ticket, result)
+
+    async def _brought_back(self, node: NodeFolder, result: AttemptResult) -> AttemptResult:
+        """The end of an attempt, whose files the owner has."""
+        try:
+            await node.bring_back(self._channel)
+        except OSError as error:
+            why = f"what it left can't be brought back: {error.strerror or error}"
+            return Failed(ItemError(Cause.SANDBOX_LOST, why)) if isinstance(result, Ended) else result
+        return result
 
     def _report(self, ticket: int, result: AttemptResult) -> None:
         try:
@@ -173,12 +234,13 @@ class Worker:
             self._channel.send(wire.Done(ticket, Failed(failure)))
 
 
-async def serve(descriptor: int) -> None:
-    """Work for the owner at the other end of a socket."""
-    channel = await wire.Channel.over(socket.socket(fileno=descriptor))
+async def serve(channel: wire.Channel, node: NodeFolder | None = None) -> None:
+    """Work for the owner at the other end of a channel. ``node``: what stands in for the run's folder on another machine."""
     begin: wire.Begin | None = await channel.receive()
     if begin is None:
         return
+    if node is not None:
+        begin = replace(begin, folder=str(node.path))
     protect_environment(os.environ)
     protect(begin.secrets.values())
     try:
@@ -187,7 +249,7 @@ async def serve(descriptor: int) -> None:
         freeze_objects()
         gc.enable()
         workload.set_secrets(begin.secrets)
-        await Worker(channel, begin, workload).work()
+        await Worker(channel, begin, workload, node).work()
     except UserError as error:
         channel.send(wire.Unusable(str(error)))
     finally:
@@ -202,7 +264,11 @@ def main(descriptor: int) -> None:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with safe_streams():
-        run_on_loop(serve(descriptor))
+        run_on_loop(_serve_over(descriptor))
+
+
+async def _serve_over(descriptor: int) -> None:
+    await serve(await wire.Channel.over(socket.socket(fileno=descriptor)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -19,7 +19,7 @@ from manyhands.core.jsonio import Json, line, loads, without_surrogates
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import FinishedItem, Item, ItemResult, ItemRow, RecordedStep, ReplacedOutcome
-from manyhands.engine.journal.database import check_tables, connect, is_current, queries, storage_errors
+from manyhands.engine.journal.database import check_tables, connect, is_current, migrate, queries, storage_errors
 from manyhands.engine.journal.records import Claimed, DamagedBlob, RecordedOutput, unpack, unpack_within
 
 JOURNAL = "run.db"
@@ -592,6 +592,18 @@ def run_id_of(folder: Path) -> str:
         return str(reader.meta("run_id"))
     finally:
         reader.close()
+
+
+def copy_journal(source: Path, target: Path, *, items: bool) -> None:
+    """Make a journal that holds another one's facts, and its items if these are wanted, but no step. Raises RunError, StorageError."""
+    target.unlink(missing_ok=True)
+    with storage_errors(target), closing(connect(target)) as connection:
+        migrate(connection, target)
+        connection.execute("ATTACH ? AS source", (f"{source.absolute().as_uri()}?mode=ro",))
+        for table in ("meta", *(["items"] if items else [])):
+            columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})"))
+            connection.execute(f"INSERT OR REPLACE INTO main.{table} ({columns}) SELECT {columns} FROM source.{table}")
+        connection.execute("DETACH source")
 
 
 def read_step(row: Sequence[Any]) -> RecordedStep:

@@ -1,0 +1,164 @@
+"""How an owner and its workers on other machines connect: who they are is shown before anything else is said.
+
+The worker connects. Both then prove that they know the run's secret, which neither sends: each answers the other's random challenge with
+an HMAC (RFC 2104, SHA-256) of both challenges and the worker's own name. What is said has fixed lengths, so that nothing is read that
+somebody else could choose. A recorded conversation is of no use for another one.
+
+The connection is encrypted where Ray's own are, with the certificates of the cluster (``RAY_USE_TLS``); without, whoever can change what
+the network carries can also speak in the place of either.
+
+A machine that vanishes says nothing any more. TCP finds that within ``SILENCE_SECONDS``, whatever the two programs are doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import cast
+
+from manyhands.core.errors import UserError
+from manyhands.engine.executors import wire
+
+SECRET_BYTES = 32
+"""Bytes of a run's secret, and of each challenge."""
+NAME_BYTES = 16
+"""Bytes of a worker's name."""
+SILENCE_SECONDS = 4
+"""Seconds without a sign of life after which a connection is given up."""
+HANDSHAKE_SECONDS = 10.0
+MAX_STRANGERS = 64
+"""Connections that have not shown yet who they are, at most; more are closed at once."""
+_MAGIC = b"manyhands wire 1"
+_OWNER, _WORKER = b"owner", b"worker"
+
+
+class Refused(Exception):
+    """The other end does not know the run's secret, or is no manyhands."""
+
+
+class Gate:
+    """Where the owner waits for its workers. Each that has shown that it knows the secret is given to ``admit``, by its name."""
+
+    def __init__(self, secret: bytes, admit: Callable[[bytes, wire.Channel, str], None]) -> None:
+        """``admit`` gets a worker's name, its channel and the address that it comes from."""
+        self._secret = secret
+        self._admit = admit
+        self._server: asyncio.Server | None = None
+        self._strangers: set[asyncio.Task[None]] = set()
+
+    async def open(self, host: str, port: int = 0) -> int:
+        """Listen; returns the port. Raises OSError, and UserError for certificates that can't be used."""
+        self._server = await asyncio.start_server(
+            self._arrived, host, port, backlog=MAX_STRANGERS * 4, ssl=tls_context(os.environ, server=True)
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Listen no more. What was admitted stays connected."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._strangers):
+            task.cancel()
+        await asyncio.gather(*self._strangers, return_exceptions=True)
+
+    async def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._strangers) >= MAX_STRANGERS:
+            writer.transport.abort()
+            return
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._strangers.add(task)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                name = await self._known(reader, writer)
+        except (TimeoutError, OSError, EOFError, Refused):
+            writer.transport.abort()
+            return
+        finally:
+            self._strangers.discard(task)
+        end = writer.get_extra_info("socket")
+        notice_silence(end)
+        self._admit(name, _channel_over(writer), str(writer.get_extra_info("peername")[0]))
+
+    async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """The name of the worker at the other end."""
+        if await reader.readexactly(len(_MAGIC)) != _MAGIC:
+            raise Refused
+        name, theirs = await reader.readexactly(NAME_BYTES), await reader.readexactly(SECRET_BYTES)
+        ours = secrets.token_bytes(SECRET_BYTES)
+        writer.write(ours + _proof(self._secret, _OWNER, name, theirs, ours))
+        if not hmac.compare_digest(
+            await reader.readexactly(SECRET_BYTES), _proof(self._secret, _WORKER, name, theirs, ours)
+        ):
+            raise Refused
+        return name
+
+
+async def reach(host: str, port: int, secret: bytes, name: bytes) -> wire.Channel:
+    """Connect to the owner, as the worker with this name. Raises OSError, Refused, and UserError for certificates that can't be used."""
+    async with asyncio.timeout(HANDSHAKE_SECONDS):
+        context = tls_context(os.environ, server=False)
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        try:
+            ours = secrets.token_bytes(SECRET_BYTES)
+            writer.write(_MAGIC + name + ours)
+            theirs, proof = await reader.readexactly(SECRET_BYTES), await reader.readexactly(SECRET_BYTES)
+            if not hmac.compare_digest(proof, _proof(secret, _OWNER, name, ours, theirs)):
+                raise Refused
+            writer.write(_proof(secret, _WORKER, name, ours, theirs))
+        except EOFError:
+            raise Refused from None
+        notice_silence(writer.get_extra_info("socket"))
+        return _channel_over(writer)
+
+
+def _proof(secret: bytes, who: bytes, name: bytes, of_worker: bytes, of_owner: bytes) -> bytes:
+    return hmac.digest(secret, _MAGIC + who + name + of_worker + of_owner, "sha256")
+
+
+def _channel_over(writer: asyncio.StreamWriter) -> wire.Channel:
+    """A channel in place of the streams. The other end sends nothing before it has heard from this one again, so that nothing is lost."""
+    channel = wire.Channel(keeps=writer)
+    writer.transport.set_protocol(channel)
+    channel.connection_made(writer.transport)
+    return channel
+
+
+def notice_silence(end: socket.socket) -> None:
+    """Have the system find a peer that is gone without a word, whether or not something is being sent."""
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 1),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", SILENCE_SECONDS - 1),
+        ("TCP_USER_TIMEOUT", SILENCE_SECONDS * 1000),
+    ):
+        with suppress(OSError, AttributeError):  # not every system has all of them
+            end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def tls_context(environ: Mapping[str, str], *, server: bool) -> ssl.SSLContext | None:
+    """What encrypts connections: the certificates that Ray uses, if it uses any (``RAY_USE_TLS=1``), which both ends must show. Raises
+    UserError."""
+    if environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+        return None
+    names = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+    certificate, key, authority = (environ.get(name, "") for name in names)
+    try:
+        context = ssl.create_default_context(
+            ssl.Purpose.CLIENT_AUTH if server else ssl.Purpose.SERVER_AUTH, cafile=authority or None
+        )
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(
+            f"RAY_USE_TLS is set, but the certificates can't be used: {error} ({', '.join(names)})"
+        ) from error
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.check_hostname = False  # as Ray: nodes are known by their authority, and have changing addresses
+    return context

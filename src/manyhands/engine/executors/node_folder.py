@@ -1,0 +1,363 @@
+"""The folder that stands in for the run's folder on another machine: what is put there, and what is brought back.
+
+Nothing need be shared between machines. A worker's node gets copies of those files of the run's folder that the workload names
+(``Workload.worker_files``), and a journal with no more than the run's facts, and its items if the workload reads them. What items leave in
+the folders of ``Workload.worker_results`` is sent to the owner before their ends are recorded. Workspaces stay on the node. They and the
+node's folder are shared by all workers of the node, and survive each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from hashlib import blake2b
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from manyhands.core.errors import StorageError, UserError
+from manyhands.engine.contract import Execution, Workload, Worlds
+from manyhands.engine.executors import wire
+from manyhands.engine.journal.reader import JOURNAL, copy_journal
+from manyhands.engine.workspaces import KEEP, STATES, WORKSPACES
+from manyhands.io.files import bytes_written_aside, make_private, open_inside
+from manyhands.processes.strays import remove_tree
+
+FOLDER_VARIABLE = "MANYHANDS_NODE_FOLDER"
+"""The environment variable of a node that names the folder for what workers keep there (default: one in the temporary folder)."""
+MODULES = "modules"
+"""The folder in a node's folder for files of the person's own that are loaded by their paths."""
+CHUNK = 1 << 20
+"""Bytes of a file that are sent at once."""
+MAX_NEIGHBOURS, MAX_MODULE_BYTES = 200, 16 << 20
+"""Files beside one that is loaded by its path, and bytes of all of them, that go with it at most."""
+_PARTS = 3
+_OF_MACHINE = frozenset(
+    (
+        *("PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "USER", "LOGNAME", "SHELL"),
+        *("HOSTNAME", "TMPDIR", "TEMP", "TMP", "MAIL", "TERM", "DISPLAY", "DOCKER_HOST"),
+        *("CONTAINER_HOST", "VIRTUAL_ENV", "MANYHANDS_RUN", "MANYHANDS_NODE_FOLDER", "_"),
+    )
+)
+_KINDS_OF_MACHINE = ("LD_", "PYTHON", "CONDA", "RAY_", "XDG_", "SSH_", "DBUS_")
+
+
+def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that workers elsewhere get: all but those that say something of this machine."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _OF_MACHINE and not name.startswith(_KINDS_OF_MACHINE)
+    }
+
+
+# --- At the owner
+
+
+class Shipment:
+    """What the workers of a run need of its folder. Its methods read files: not for the event loop's thread."""
+
+    def __init__(self, run_folder: Path, run_id: str, workload: Workload) -> None:
+        self._folder = run_folder.absolute()
+        self._run_id = run_id
+        self._workload = workload
+        self._files: dict[str, Path] = {}
+        self._digests: dict[Path, tuple[int, int, bytes]] = {}
+        self._scratch = tempfile.TemporaryDirectory(prefix="manyhands-shipment-", ignore_cleanup_errors=True)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._scratch.cleanup()
+
+    def furnish(self, environ: Mapping[str, str]) -> wire.Furnish:
+        """What a worker is told first. Raises StorageError, UserError."""
+        files = {name: path for each in self._workload.worker_files for name, path in self._named(each)}
+        modules = {}
+        for path in files_by_path(self._workload.modules):
+            for name, source in _with_neighbours(path):
+                files[name] = source
+                modules[str(source)] = name
+        journal = Path(self._scratch.name, JOURNAL)
+        if self._workload.reads_items or not journal.exists():
+            copy_journal(self._folder / JOURNAL, journal, items=self._workload.reads_items)
+        files[JOURNAL] = journal
+        self._files |= files
+        try:
+            manifest = {name: self._described(path) for name, path in files.items()}
+        except OSError as error:
+            raise StorageError(f"{error.filename}: can't be read ({error.strerror})") from error
+        return wire.Furnish(
+            self._run_id,
+            self._folder.parts[-_PARTS:],
+            manifest,
+            modules,
+            shared_variables(environ),
+            self._workload.worker_results,
+        )
+
+    def content(self, name: str) -> Iterator[wire.Content]:
+        """A file, in parts. Raises StorageError, and KeyError for what was not offered."""
+        path = self._files[name]
+        try:
+            with path.open("rb") as file:
+                yield from _in_parts(name, file)
+        except OSError as error:
+            raise StorageError(f"{path}: can't be read ({error.strerror})") from error
+
+    def _named(self, name: str) -> Iterator[tuple[str, Path]]:
+        path = self._folder / name
+        if path.is_file():
+            yield name, path
+        for found in _files_below(path):
+            yield f"{name}/{found}", path / found
+
+    def _described(self, path: Path) -> tuple[int, bytes]:
+        status = path.stat()
+        known = self._digests.get(path)
+        if known is None or known[:2] != (status.st_mtime_ns, status.st_size):
+            known = self._digests[path] = status.st_mtime_ns, status.st_size, digest_of_file(path)
+        return known[1], known[2]
+
+
+def files_by_path(modules: Iterable[tuple[str, Path]]) -> list[Path]:
+    """Those of the person's own modules that are loaded by their paths."""
+    return [(folder / source).absolute() for source, folder in modules if source.endswith(".py")]
+
+
+def _with_neighbours(path: Path) -> Iterator[tuple[str, Path]]:
+    """A file that is loaded by its path, and the Python files beside it, which it may import."""
+    mark = blake2b(os.fsencode(path.parent), digest_size=8).hexdigest()
+    beside = sorted(each for each in path.parent.glob("*.py") if each.is_file() and each != path)
+    size = 0
+    for each in [path, *beside[:MAX_NEIGHBOURS]]:
+        if not each.is_file():
+            raise UserError(f"there is no file {each}")
+        size += each.stat().st_size
+        if each is path or size <= MAX_MODULE_BYTES:
+            yield f"{MODULES}/{mark}/{each.name}", each
+
+
+class Returns:
+    """Files that workers send, as they come into the run's folder."""
+
+    def __init__(self, run_folder: Path, results: Sequence[str]) -> None:
+        self._folder = run_folder
+        self._results = frozenset(results)
+        self._latest: dict[str, int] = {}
+
+    def of_worker(self) -> ReturnedFiles:
+        """What takes the files of one worker."""
+        return ReturnedFiles(self)
+
+    def path_of(self, content: wire.Content) -> Path | None:
+        """Where a file belongs; None if a later state of it is there. Raises ValueError for one that belongs nowhere."""
+        parts = PurePosixPath(content.path).parts
+        if len(parts) < 2 or parts[0] not in self._results or ".." in parts or "\0" in content.path:
+            raise ValueError(f"{content.path!r} is nothing that a worker may leave")
+        if self._latest.get(content.path, 0) > content.modified:
+            return None
+        self._latest[content.path] = content.modified
+        return self._folder.joinpath(*parts)
+
+
+class ReturnedFiles:
+    """The files of one worker, one after the other."""
+
+    def __init__(self, returns: Returns) -> None:
+        self._returns = returns
+        self._writing: ExitStack | None = None
+        self._file: BinaryIO | None = None
+
+    def take(self, content: wire.Content) -> None:
+        """Take the next part of a file, which is there as a whole once its last part is. Raises StorageError, ValueError."""
+        if content.first:
+            self.close()
+            path = self._returns.path_of(content)
+            self._writing = ExitStack()
+            if path is not None:
+                self._file = self._writing.enter_context(bytes_written_aside(path))
+        if self._file is not None:
+            self._file.write(content.data)
+        if content.last and self._writing is not None:
+            writing, self._writing, self._file = self._writing, None, None
+            writing.close()
+
+    def close(self) -> None:
+        """Give up a file of which the rest will not come."""
+        writing, self._writing, self._file = self._writing, None, None
+        if writing is not None:
+            given_up = ConnectionError("the rest of it did not come")
+            try:
+                writing.__exit__(type(given_up), given_up, None)
+            except (StorageError, ConnectionError):
+                pass
+
+
+# --- On the node
+
+
+class NodeFolder:
+    """The folder of one run on this machine, as one of its workers uses it."""
+
+    def __init__(self, path: Path, results: Sequence[str]) -> None:
+        self.path = path
+        self._results = results
+        self._known: dict[str, tuple[int, int]] = {}
+        self._worlds: Worlds | None = None
+
+    @classmethod
+    async def furnished(cls, channel: wire.Channel, furnish: wire.Furnish) -> NodeFolder | None:
+        """Have everything there that the owner offers. None if the owner is gone. Raises UserError."""
+        try:
+            folder = cls(_place(furnish), furnish.results)
+            missing = await asyncio.to_thread(folder.missing, furnish.manifest)
+            channel.send(wire.Missing(tuple(missing), tuple(folder.attempts()), os.getpid()))
+            for name in missing:
+                if not await folder.receive(channel, name):
+                    return None
+        except (OSError, StorageError) as error:
+            raise UserError(f"this node's folder can't be used: {error}") from error
+        folder.changed()
+        return folder
+
+    def attempts(self) -> list[str]:
+        """The attempts that have a workspace here."""
+        root = self.path / WORKSPACES
+        return [each.name for each in root.iterdir()] if root.is_dir() else []
+
+    def missing(self, manifest: Mapping[str, tuple[int, bytes]]) -> list[str]:
+        """The files that are not here as they are to be."""
+        return [name for name, (size, digest) in manifest.items() if not self._has(name, size, digest)]
+
+    async def receive(self, channel: wire.Channel, name: str) -> bool:
+        """Take a file from the owner; False if the owner is gone."""
+        with bytes_written_aside(self.path / name) as file:
+            while True:
+                part = await channel.receive()
+                if part is None:
+                    return False
+                if not isinstance(part, wire.Content) or part.path != name:
+                    raise UserError("the owner sent something else than what was missing")
+                file.write(part.data)
+                if part.last:
+                    return True
+
+    def changed(self) -> list[str]:
+        """The results that are new or different since this was last asked. Reads folders: not for the event loop's thread."""
+        found = []
+        for top in self._results:
+            for name in _files_below(self.path / top):
+                path = f"{top}/{name}"
+                try:
+                    status = os.stat(self.path / path, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                state = status.st_mtime_ns, status.st_size
+                if self._known.get(path) != state:
+                    self._known[path] = state
+                    found.append(path)
+        return found
+
+    async def bring_back(self, channel: wire.Channel) -> None:
+        """Send the owner what items have left here. Raises OSError."""
+        for path in await asyncio.to_thread(self.changed):
+            modified = self._known[path][0]
+            with open_inside(self.path, self.path / path) as file:
+                for part in _in_parts(path, file, modified):
+                    channel.send(part)
+                    await channel.drained()
+
+    async def over(self, attempt: str, failed: bool | None, workload: Workload) -> str | None:
+        """An attempt goes on no more: remove what is here of it, unless it is to stay. Where it stays, if it does."""
+        execution, folder = workload.execution, self.path / WORKSPACES / attempt
+        await asyncio.to_thread(remove_tree, self.path / STATES / attempt)
+        if not folder.is_dir():
+            return None
+        if execution.keep_workspaces or (failed is not None and _stays(folder, failed, execution)):
+            return None if failed is None else str(folder)
+        if self._worlds is None:
+            self._worlds = workload.worlds()
+        if self._worlds is not None:
+            await self._worlds.discard([folder])
+        await asyncio.to_thread(remove_tree, folder)
+        return None
+
+    async def close(self, *, over: bool) -> None:
+        """Let go of the folder. ``over``: nobody needs it any more, but for the workspaces in it."""
+        if self._worlds is not None:
+            await self._worlds.close()
+        if over:
+            await asyncio.to_thread(self._remove)
+
+    def _remove(self) -> None:
+        """Remove the folder, but for workspaces that stay. Other workers of the node may be doing the same."""
+        for each in list(self.path.iterdir()) if self.path.is_dir() else []:
+            if each.name != WORKSPACES:
+                remove_tree(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)
+        for folder in [self.path / WORKSPACES, self.path, *list(self.path.parents)[:_PARTS]]:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:  # something stays in it
+                return
+
+    def _has(self, name: str, size: int, digest: bytes) -> bool:
+        path = self.path / name
+        try:
+            return path.stat().st_size == size and digest_of_file(path) == digest
+        except OSError:
+            return False
+
+
+def _stays(folder: Path, failed: bool, execution: Execution) -> bool:
+    return not execution.remove_workspaces and (failed or (folder / KEEP).exists())
+
+
+def _place(furnish: wire.Furnish) -> Path:
+    """This node's folder for a run, made. Raises OSError, UserError."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    top = Path(named) if named else Path(tempfile.gettempdir(), f"manyhands-{os.getuid()}")
+    make_private(top)
+    if not named and (status := os.lstat(top)) and (stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid()):
+        raise UserError(f"{top} belongs to somebody else")
+    folder = top.joinpath(furnish.run_id, *(part.strip("/") or "run" for part in furnish.parts)).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def digest_of_file(path: Path) -> bytes:
+    """The digest of a file's content. Raises OSError."""
+    with path.open("rb") as file:
+        found = blake2b(digest_size=16)
+        while block := file.read(CHUNK):
+            found.update(block)
+        return found.digest()
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    """The plain files below a folder, by their paths in it, but for those that are being written aside; none if there is no folder."""
+    if not folder.is_dir():
+        return
+    for above, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(above, name)
+            if not (name.startswith(".") and name.endswith(".new")) and stat.S_ISREG(path.lstat().st_mode):
+                yield str(path.relative_to(folder))
+
+
+def _in_parts(name: str, file: BinaryIO, modified: int = 0) -> Iterator[wire.Content]:
+    first, data = True, file.read(CHUNK)
+    while True:
+        following = file.read(CHUNK)
+        yield wire.Content(name, data, first, not following, modified)
+        if not following:
+            return
+        first, data = False, following

@@ -1,0 +1,233 @@
+"""The process that asks Ray for workers: ``python -m manyhands.engine.executors.placing``, which orders come to as lines of JSON.
+
+Ray is kept out of the owner: its core takes over signals, and ends the process that it is in when the cluster is lost. The owner lives on
+and says what happened. When the owner dies so does this process, and with it Ray ends all actors of it.
+
+In come ``{"begin": {...}}`` first, then ``{"start": NAME, "call": TEXT}``, ``{"kill": NAME}``. Out go ``{"ready": ADDRESS}`` or
+``{"error": TEXT}``; ``{"placed": NAME, "node": ID, "address": TEXT}``, ``{"unusable": NAME, "why": TEXT}``, and ``{"ended": NAME,
+"code": NUMBER, "printed": TEXT}`` or ``{"ended": NAME, "how": TEXT, "node_lost": BOOL}``; ``{"draining": [ID, ...]}``, ``{"room": TEXT}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from importlib import metadata
+from queue import SimpleQueue
+from typing import Any, TextIO
+
+from manyhands.core.text import one_line
+from manyhands.engine.executors import actor
+from manyhands.processes.system import die_with_parent
+
+LOOK_SECONDS = 1.0
+"""How often Ray is asked which nodes are about to go."""
+INIT_SECONDS = 30.0
+_CPUS = "num_cpus"
+_GPUS = "num_gpus"
+_MEMORY = "memory"
+
+
+class Placer:
+    """Has Ray place workers. All of it happens in the thread that ``run`` is called in: in those in which Ray says that something is done,
+    nothing can be asked of it."""
+
+    def __init__(self, ray: Any, run_id: str, resources: Mapping[str, float], say: Callable[[dict[str, Any]], None]):
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._ray = ray
+        self._run_id = run_id
+        self._say = say
+        own = {_CPUS: 1.0, **resources}
+        named = {name: own.pop(name) for name in (_CPUS, _GPUS, _MEMORY) if name in own}
+        self._class = ray.remote(actor.WorkerActor).options(
+            **named, resources=own or None, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
+        )
+        self._actors: dict[str, Any] = {}
+        self._nodes: dict[str, dict[str, Any]] = {}
+        self._draining: set[str] = set()
+
+    def run(self) -> None:
+        """Do what the owner orders, and what follows from it, until it orders no more."""
+        threading.Thread(target=self._read_orders, daemon=True).start()
+        threading.Thread(target=self._watch_nodes, daemon=True).start()
+        while (task := self._work.get()) is not None:
+            task()
+
+    def _read_orders(self) -> None:
+        for line in sys.stdin:
+            match json.loads(line):
+                case {"start": name, "call": call}:
+                    self._work.put(partial(self.start, name, call))
+                case {"kill": name}:
+                    self._work.put(partial(self.kill, name))
+        self._work.put(None)
+
+    def start(self, name: str, call: str) -> None:
+        """Have a worker started wherever there is room for it."""
+        worker = self._actors[name] = self._class.remote()
+        self._when_done(worker.about.remote(), lambda done: self._placed(name, call, done))
+
+    def kill(self, name: str) -> None:
+        """End a worker at once."""
+        if (worker := self._actors.pop(name, None)) is not None:
+            with suppress(Exception):
+                self._ray.kill(worker)
+
+    def _watch_nodes(self) -> None:
+        """Say which nodes are about to go, for as long as the process lives."""
+        from ray._private.state import state  # there is no public way to ask for it
+
+        while True:
+            time.sleep(LOOK_SECONDS)
+            with suppress(Exception):
+                if draining := set(state.get_draining_nodes()) - self._draining:
+                    self._draining |= draining
+                    self._say({"draining": sorted(draining)})
+
+    def _when_done(self, reference: Any, then: Callable[[Future[Any]], None]) -> None:
+        reference.future().add_done_callback(lambda done: self._work.put(partial(then, done)))
+
+    def _placed(self, name: str, call: str, done: Future[Any]) -> None:
+        if (error := done.exception()) is not None:
+            missing = "No module named" in str(error)
+            self._ended(name, error) if not missing else self._unusable(name, one_line(str(error)))
+            return
+        about = done.result()
+        if (why := unlike_us(about)) is not None:
+            self._unusable(name, why)
+            return
+        self._nodes[name] = about
+        if name not in self._actors:  # killed meanwhile
+            return
+        self._say({"placed": name, "node": about["node"], "address": about["address"]})
+        self._when_done(self._actors[name].work.remote(self._run_id, call), lambda done: self._worked(name, done))
+
+    def _unusable(self, name: str, why: str) -> None:
+        self.kill(name)
+        self._say({"unusable": name, "why": why})
+
+    def _worked(self, name: str, done: Future[Any]) -> None:
+        if (error := done.exception()) is not None:
+            self._ended(name, error)
+            return
+        self.kill(name)
+        code, printed = done.result()
+        self._say({"ended": name, "code": code, "printed": printed})
+
+    def _ended(self, name: str, error: BaseException) -> None:
+        self._actors.pop(name, None)
+        lost = name in self._nodes and self._is_lost(self._nodes.pop(name)["node"])
+        how = "its node is gone" if lost else _brief(error)
+        self._say({"ended": name, "how": how, "node_lost": lost})
+
+    def _is_lost(self, node: str) -> bool:
+        """Whether a node is gone. Ray itself says so only after some seconds."""
+        with suppress(Exception):
+            found = next(each for each in self._ray.nodes() if each["NodeID"] == node)
+            if not found["Alive"]:
+                return True
+            with socket.create_connection((found["NodeManagerAddress"], found["NodeManagerPort"]), timeout=1.0):
+                return False
+        return True
+
+
+def unlike_us(about: Mapping[str, Any]) -> str | None:
+    """Why a node can't execute what this process makes, if it can't."""
+    ours, python = metadata.version("manyhands"), ".".join(map(str, sys.version_info[:2]))
+    where = f"the node {about['address']}"
+    if about["python"] != python:
+        return f"{where} has Python {about['python']}, and this machine {python}: all must have the same"
+    if about["manyhands"] is None:
+        return f"manyhands is not installed on {where}: install version {ours} in the Python of its Ray"
+    if about["manyhands"] != ours:
+        return f"{where} has manyhands {about['manyhands']}, and this machine {ours}: all must have the same"
+    return None
+
+
+def _brief(error: BaseException) -> str:
+    text = str(error)
+    if "memory" in text.lower() and "kill" in text.lower():
+        return "Ray ended it, as its node ran out of memory"
+    return "its actor was killed" if type(error).__name__ == "ActorDiedError" else one_line(text)[:300]
+
+
+def _connected(begin: Mapping[str, Any]) -> tuple[Any, str]:
+    """Ray, connected, and the address by which it knows this machine. Raises whatever Ray raises."""
+    import logging
+
+    import ray
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(actor)  # type: ignore[no-untyped-call]
+    ray.init(
+        address=begin["address"] or os.environ.get("RAY_ADDRESS") or "auto",
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+        runtime_env={"py_modules": begin["modules"]} if begin["modules"] else None,
+    )
+    return ray, ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+
+
+def _why(error: BaseException, begin: Mapping[str, Any]) -> str:
+    text = one_line(str(error))
+    if isinstance(error, ConnectionError) and not begin["address"]:
+        return "no Ray cluster was found: name one with --ray_address, or start one with: ray start --head"
+    return f"Ray can't be used: {text[:500]}"
+
+
+def main() -> int:
+    """Do what the owner says, until it closes standard input."""
+    parent = os.getppid()
+    die_with_parent()
+    if parent != os.getppid():
+        return 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    said = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else is printed goes to the log
+    lock = threading.Lock()
+    begin = json.loads(sys.stdin.readline() or "{}").get("begin")
+    if begin is None:
+        return 1
+    timer = threading.Timer(INIT_SECONDS, _too_late, (said, begin))
+    timer.daemon = True
+    timer.start()
+    try:
+        ray, address = _connected(begin)
+    except BaseException as error:  # noqa: BLE001 - whatever Ray raises, the owner is to hear of it
+        _say(said, lock, {"error": _why(error, begin)})
+        return 1
+    timer.cancel()
+    placer = Placer(ray, begin["run_id"], begin["resources"], lambda message: _say(said, lock, message))
+    _say(said, lock, {"ready": address})
+    placer.run()
+    ray.shutdown()
+    return 0
+
+
+def _too_late(said: TextIO, begin: Mapping[str, Any]) -> None:
+    _say(
+        said,
+        threading.Lock(),
+        {"error": f"Ray did not connect to {begin['address'] or 'a cluster'} in {INIT_SECONDS:g} s"},
+    )
+    os._exit(1)
+
+
+def _say(said: TextIO, lock: threading.Lock, message: dict[str, Any]) -> None:
+    with lock, suppress(OSError):
+        said.write(json.dumps(message) + "\n")
+        said.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,546 @@
+"""Items executed in worker processes, wherever those are; their steps come back over a socket and are acknowledged when durable.
+
+What starts the workers is a ``Launcher``: on this machine (``processes``), or on the nodes of a cluster (``cluster``). All the rest is the
+same for both: which worker executes what, what a worker's death means, and what is recorded.
+
+An item that was interrupted goes back to the node on which its attempt has its workspace, for as long as there is a worker: it would start
+afresh anywhere else, and be paid for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserError
+from manyhands.core.failures import Cause
+from manyhands.core.redaction import describe
+from manyhands.engine.attempt import AttemptResult, Claim, Failed, Journal, Stopped
+from manyhands.engine.contract import CallReport, OneOf
+from manyhands.engine.executors import wire
+from manyhands.engine.journal.records import StepRow
+from manyhands.engine.limits.shared import SharedLimits
+from manyhands.engine.pause import Pause
+
+START_SECONDS = 60.0
+"""That a worker may take to get ready once it is there."""
+GRACE_SECONDS = 30.0
+RETRY_SECONDS = 1.0
+"""Seconds after which a worker that did not start on another machine is asked for again."""
+FAILED_STARTS = 3
+"""Workers in a row that died before they were ready, after which the run stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker ended."""
+
+    how: str
+    """For people: ``killed by SIGKILL``, or ``exit code 1``."""
+    well: bool = False
+    """It ended by itself, as it was to."""
+    node_lost: bool = False
+    """The machine that it was on is gone, so that none of its items is to blame."""
+    others_too: bool = False
+    """Something else than an item may well have ended it."""
+
+
+class Launched(Protocol):
+    """A worker that was started, as its launcher holds it."""
+
+    channel: wire.Channel
+    name: str
+    """For people: ``process 4711``, or ``process 4711 on 10.0.0.7``."""
+    node: str
+    """The machine that it is on; empty for this one."""
+    attempts: frozenset[str]
+    """The attempts whose workspaces were on its node when it began, as ``3-1``: item 3, attempt 1. Empty for this machine."""
+
+    def take(self, message: object) -> None:
+        """What it has to say that only its launcher understands. Raises StorageError for files that can't be written."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+    async def ended(self) -> Death:
+        """Wait for its end, which its closed channel announced, and clear away what it left behind. Bounded."""
+        ...
+
+    async def close(self) -> None:
+        """The same of a worker that was asked to end; it is killed if it doesn't."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts workers."""
+
+    places: bool
+    """Whether it is somebody else who decides when and where a worker starts, so that the run begins with those that there are."""
+
+    async def open(self, drain: Callable[[str], None]) -> None:
+        """Get ready. ``drain`` is called with each node that is about to go, and takes no new work. Raises UserError, StorageError."""
+        ...
+
+    async def start(self) -> Launched:
+        """Start a worker. Raises OSError if that can't be done now, UserError if it never will be."""
+        ...
+
+    async def close(self) -> None:
+        """End all that is left. Called when the workers are closed."""
+        ...
+
+
+@dataclass(slots=True)
+class _Worker:
+    launched: Launched
+    channel: wire.Channel
+    tickets: dict[int, asyncio.Future[AttemptResult]] = field(default_factory=dict)
+    items: dict[int, int] = field(default_factory=dict)
+    """The tickets of the items that it executes, by their numbers."""
+    permits: set[int] = field(default_factory=set)
+    requests: dict[int, asyncio.Future[None]] = field(default_factory=dict)
+    ready: bool = False
+    reserved: bool = False
+    """Kept for an item that has to be alone."""
+    draining: bool = False
+    """It ends what it has, and gets nothing more."""
+
+    def free_slots(self, concurrency: int) -> int:
+        return concurrency - len(self.tickets) if self.ready and not (self.reserved or self.draining) else 0
+
+
+class WorkerExecutor:
+    """``workers`` processes with ``concurrency`` items each. A worker that dies gives its items back and is replaced."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        begin: wire.Begin,
+        journal: Journal,
+        limits: SharedLimits,
+        *,
+        workers: int,
+        concurrency: int,
+        items: int | None = None,
+        max_in_flight: int | None = None,
+        one_item_a_process: bool = False,
+        grace: float = GRACE_SECONDS,
+        is_needed: Callable[[str], bool] = lambda attempt: True,
+    ) -> None:
+        """``items``: how many there are at first; no more workers are started than these need (None: all). ``max_in_flight``: items in all,
+        which are spread over the workers where these could have more (None: no limit). ``one_item_a_process``: more
+        items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take to end an item that is past
+        its time limit, before the worker is killed. ``is_needed``: whether the workspace of an attempt (``3-1``) may still be needed."""
+        self._launcher = launcher
+        self._begin = begin
+        self._journal = journal
+        self._limits = limits
+        self._max_workers = workers
+        share = concurrency if max_in_flight is None else min(concurrency, -(-max_in_flight // workers))
+        self._count = workers if items is None else min(workers, -(-items // share))
+        self._concurrency = concurrency
+        self._one_item_a_process = one_item_a_process
+        self._pause = Pause()
+        self._grace = grace
+        self._is_needed = is_needed
+        self._workers: list[_Worker] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._spawning: set[asyncio.Task[None]] = set()
+        self._free: list[asyncio.Future[None]] = []
+        self._groups: dict[str, _Worker] = {}
+        """What executes each group of items."""
+        self._homes: dict[str, str] = {}
+        """The nodes on which unfinished attempts (``3-1``) have their workspaces, if they have any."""
+        self._waiting: set[int] = set()
+        """Items that wait for a worker, but for those that were cancelled meanwhile."""
+        self._ticket = 0
+        self._failed_starts = 0
+        self._unusable: str | None = None
+        self._stopping = False
+        self._closing = False
+
+    async def start(self) -> None:
+        await self._launcher.open(self._drain)
+        if self._launcher.places:  # items wait for the first one
+            await self._grow(self._count)
+            return
+        for _ in range(self._count):
+            if (problem := await self._spawn()) is not None:
+                raise UserError(problem)
+
+    async def execute(self, claim: Claim) -> AttemptResult:
+        number = claim.item.number
+        self._waiting.add(number)
+        try:
+            worker = await (self._reserved_worker(number) if claim.alone else self._free_worker(claim))
+        finally:
+            self._waiting.discard(number)
+        if worker is None:
+            return Stopped()
+        self._ticket += 1
+        ticket = self._ticket
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[AttemptResult] = loop.create_future()
+        worker.tickets[ticket] = future
+        worker.items[number] = ticket
+        if worker.launched.node:
+            self._homes[_attempt_of(claim)] = worker.launched.node
+        worker.channel.send(wire.Execute(ticket, claim))
+        limit = self._begin.item_timeout
+        try:
+            async with self._pause.time_limit(None if limit is None else limit + self._grace):
+                return await future
+        except TimeoutError:  # trust the worker no more to end it
+            worker.launched.kill()
+            return Failed(ItemError(Cause.TIMEOUT, "its process did not answer in time, and was killed"))
+        finally:
+            del worker.items[number]
+            if claim.alone:
+                worker.reserved = False
+                self._wake_all()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._pause.end()
+        for worker in self._workers:
+            worker.channel.send(wire.Stop())
+        self._wake_all()
+
+    def pause(self) -> None:
+        self._pause.begin()
+        for worker in self._workers:
+            worker.channel.send(wire.Pause(True))
+
+    def go_on(self) -> None:
+        self._pause.end()
+        for worker in self._workers:
+            worker.channel.send(wire.Pause(False))
+
+    def cancel(self, items: Iterable[int]) -> None:
+        wanted = set(items)
+        self._stop_waiting(wanted)
+        for worker in self._workers:
+            if found := worker.items.keys() & wanted:
+                worker.channel.send(wire.Cancel(list(found)))
+
+    def abandon(self, item: int) -> None:
+        self._stop_waiting({item})
+        for worker in self._workers:
+            if item in worker.items:
+                worker.channel.send(wire.Abandon(worker.items[item]))
+
+    def _stop_waiting(self, items: set[int]) -> None:
+        if self._waiting & items:
+            self._waiting -= items
+            self._wake_all()
+
+    def resize(self, capacity: int) -> None:
+        workers = -(-capacity // self._concurrency)
+        if not self._one_item_a_process:
+            workers = min(workers, self._max_workers)
+        if workers > self._count:
+            more, self._count = workers - self._count, workers
+            self._background(self._grow(more))
+        self._concurrency = max(self._concurrency, -(-capacity // self._count))
+        self._wake_all()
+
+    def over(self, item: int, attempt: int, *, failed: bool | None) -> None:
+        """An attempt goes on no more: have its node remove what it keeps of it. ``failed``: how its item ended; None if that goes on with
+        another attempt."""
+        name = f"{item}-{attempt}"
+        if (node := self._homes.pop(name, None)) is None:
+            return
+        worker = next((each for each in self._workers if each.launched.node == node), None)
+        if worker is not None:  # else the next one there says what it finds
+            worker.channel.send(wire.Over(name, failed))
+
+    async def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        if self._launcher.places:  # those that are not there yet may never come
+            for task in self._spawning:
+                task.cancel()
+        await asyncio.gather(*self._spawning, return_exceptions=True)
+        workers = list(self._workers)
+        for worker in workers:
+            if worker.launched.node:
+                worker.channel.send(wire.Farewell(over=not self._stopping))
+            worker.channel.close()
+        await asyncio.gather(*(worker.launched.close() for worker in workers))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._launcher.close()
+
+    def _drain(self, node: str) -> None:
+        for worker in self._workers:
+            if worker.launched.node == node:
+                worker.draining = True
+                self._end_if_drained(worker)
+        self._wake_all()
+
+    def _end_if_drained(self, worker: _Worker) -> None:
+        if worker.draining and not worker.tickets:
+            worker.channel.send(wire.Farewell(over=False))
+            worker.channel.close()
+
+    async def _grow(self, more: int) -> None:
+        """Start further workers, as many as there is room for."""
+        for _ in range(more):
+            if self._launcher.places:
+                self._background(self._spawn_patiently())
+            elif self._closing or self._stopping or await self._spawn() is not None:
+                return
+
+    async def _spawn_patiently(self) -> None:
+        """Start a worker where somebody else decides when that can be done. What goes wrong may go well the next time."""
+        while not (self._closing or self._stopping or self._unusable):
+            problem = await self._spawn()
+            if problem is None:
+                return
+            self._failed_starts += 1
+            if self._failed_starts >= FAILED_STARTS:
+                self._give_up(problem)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _spawn(self) -> str | None:
+        """Start a worker, or say why that can't be done; one that is begun is started to its end, so that it can be ended properly."""
+        task = asyncio.ensure_future(self._start_worker())
+        self._spawning.add(task)
+        task.add_done_callback(self._spawning.discard)
+        try:
+            await asyncio.shield(task)
+        except OSError as error:
+            return f"worker processes can't be started: {error.strerror or error}"
+        except (StorageError, UserError) as error:
+            self._give_up(str(error))
+            return str(error)
+        except Exception as error:  # nobody else waits for it, and the run would wait for good
+            self._give_up(f"worker processes can't be started: {describe(error)}")
+            raise
+        return None
+
+    async def _start_worker(self) -> None:
+        launched = await self._launcher.start()
+        worker = _Worker(launched, launched.channel)
+        for attempt in launched.attempts:
+            if attempt in self._homes:
+                continue
+            if self._is_needed(attempt):
+                self._homes[attempt] = launched.node
+            else:
+                worker.channel.send(wire.Over(attempt, None))
+        worker.channel.send(self._begin)
+        self._workers.append(worker)
+        self._background(self._listen(worker))
+
+    async def _listen(self, worker: _Worker) -> None:
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                self._handle(worker, await worker.channel.receive())
+            while (message := await worker.channel.receive()) is not None:
+                self._handle(worker, message)
+        except Exception:  # noqa: BLE001 - whatever is wrong with this worker, its items must get an answer
+            worker.launched.kill()
+        await self._lost(worker)
+
+    def _handle(self, worker: _Worker, message: object) -> None:
+        match message:
+            case wire.Record(request, row):
+                self._record(worker, request, row)
+            case wire.Acquire():
+                self._acquire(worker, message)
+            case wire.Release(permit, report):
+                if permit in worker.permits:
+                    worker.permits.discard(permit)
+                    self._limits.release(permit, report)
+            case wire.Forget(request):
+                if request in worker.requests:
+                    worker.requests[request].cancel()
+            case wire.Done(ticket, result, error):
+                self._done(worker, ticket, result, error)
+            case wire.Ready():
+                worker.ready = True
+                self._failed_starts = 0
+                if self._stopping:
+                    worker.channel.send(wire.Stop())
+                elif self._pause.active:
+                    worker.channel.send(wire.Pause(True))
+                self._wake_all()
+            case wire.Unusable(text):
+                self._give_up(text)
+            case _:
+                worker.launched.take(message)
+
+    def _give_up(self, why: str) -> None:
+        """No worker can ever be used."""
+        self._unusable = self._unusable or why
+        self._wake_all()
+
+    def _done(self, worker: _Worker, ticket: int, result: AttemptResult | None, error: Exception | None) -> None:
+        future = worker.tickets.pop(ticket)
+        if not future.done():
+            if result is not None:
+                future.set_result(result)
+            else:
+                future.set_exception(error or UserError("the worker could not execute the item"))
+        self._end_if_drained(worker)
+        self._wake_all()
+
+    def _record(self, worker: _Worker, request: int, row: StepRow) -> None:
+        """Answer once the step is on disk. There is one for each step of the run, so it has no task of its own."""
+        durable = worker.requests[request] = asyncio.ensure_future(self._journal.record(row))
+
+        def reply(_: asyncio.Future[None]) -> None:
+            worker.requests.pop(request, None)
+            if not durable.cancelled():
+                error = durable.exception()
+                worker.channel.send(wire.Granted(request, error=error if isinstance(error, Exception) else None))
+
+        durable.add_done_callback(reply)
+
+    def _acquire(self, worker: _Worker, wanted: wire.Acquire) -> None:
+        """Answer at once where the call may be made at once, as most may: that needs no task."""
+        request = wanted.request
+        try:
+            permit = self._limits.acquire_now(wanted.key, wanted.reserve)
+        except ManyhandsError as error:
+            worker.channel.send(wire.Granted(request, error=error))
+            return
+        if permit is not None:
+            self._grant(worker, wanted, permit)
+            return
+        task = worker.requests[request] = self._background(self._acquire_later(worker, wanted))
+        task.add_done_callback(lambda _: worker.requests.pop(request, None))
+
+    async def _acquire_later(self, worker: _Worker, wanted: wire.Acquire) -> None:
+        try:
+            permit = await self._limits.acquire(wanted.key, wanted.reserve)
+        except ManyhandsError as error:
+            worker.channel.send(wire.Granted(wanted.request, error=error))
+        else:
+            self._grant(worker, wanted, permit)
+
+    def _grant(self, worker: _Worker, wanted: wire.Acquire, permit: int) -> None:
+        worker.permits.add(permit)
+        key = self._limits.key_of(permit) if isinstance(wanted.key, OneOf) else None
+        worker.channel.send(wire.Granted(wanted.request, permit, key=key))
+
+    async def _free_worker(self, claim: Claim) -> _Worker | None:
+        """A worker with a free slot; None if the item does not wait any more, or the run is stopping."""
+        while claim.item.number in self._waiting and not self._is_over():
+            worker = self._best_worker(claim)
+            if worker is not None and self._free_slots(worker) > 0:
+                return worker
+            await self._change()
+        return None
+
+    def _best_worker(self, claim: Claim) -> _Worker | None:
+        """The one to execute an item, or to wait for: that of its group, or one on the node where its workspace is."""
+        if claim.group is not None:
+            return self._worker_of(claim.group)
+        home = self._homes.get(_attempt_of(claim)) if claim.recorded else None
+        at_home = [each for each in self._workers if home and each.launched.node == home and not each.draining]
+        return max(at_home or self._workers, key=self._free_slots, default=None)
+
+    def _worker_of(self, group: str) -> _Worker | None:
+        """The worker that executes a group: the same for as long as it lives."""
+        worker = self._groups.get(group)
+        if worker not in self._workers or worker.draining:
+            able = (each for each in self._workers if not each.draining)  # also one that is just starting
+            worker = min(able, key=self._groups_of, default=None)
+            if worker is not None:
+                self._groups[group] = worker
+        return worker
+
+    def _groups_of(self, worker: _Worker) -> int:
+        return sum(each is worker for each in self._groups.values())
+
+    async def _reserved_worker(self, number: int) -> _Worker | None:
+        """A worker that executes nothing else, and takes nothing else until its ``reserved`` is reset; None as of ``_free_worker``."""
+        reserved: _Worker | None = None
+        try:
+            while number in self._waiting and not self._is_over():
+                if reserved not in self._workers:
+                    reserved = max(self._workers, key=self._free_slots, default=None)
+                    if reserved is None or self._free_slots(reserved) <= 0:
+                        reserved = None
+                    else:
+                        reserved.reserved = True
+                if reserved is not None and not reserved.tickets:
+                    found, reserved = reserved, None
+                    return found
+                await self._change()
+        finally:
+            if reserved is not None:
+                reserved.reserved = False
+                self._wake_all()
+        return None
+
+    def _free_slots(self, worker: _Worker) -> int:
+        return worker.free_slots(self._concurrency)
+
+    def _is_over(self) -> bool:
+        if self._unusable is not None:
+            raise UserError(self._unusable)
+        return self._stopping
+
+    async def _change(self) -> None:
+        """Wait until a slot may have become free."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._free.append(future)
+        await future
+
+    def _wake_all(self) -> None:
+        waiting, self._free = self._free, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def _lost(self, worker: _Worker) -> None:
+        """A worker's channel closed: it died, or had to end."""
+        self._workers.remove(worker)
+        worker.channel.close()
+        death = await worker.launched.ended()
+        for task in list(worker.requests.values()):
+            task.cancel()
+        for permit in worker.permits:
+            self._limits.release(permit, CallReport(failed=True, unknown=True))
+        cause = Cause.NODE_LOST if death.node_lost else Cause.WORKER_CRASH
+        failure = ItemError(cause, f"the worker {worker.launched.name} died ({death.how})")
+        result = Failed(failure, shared_crash=death.others_too or len(worker.tickets) > 1)
+        for future in worker.tickets.values():
+            if not future.done():
+                future.set_result(result)
+        if not self._closing:
+            await self._replace(worker, death)
+
+    async def _replace(self, worker: _Worker, death: Death) -> None:
+        if not worker.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= FAILED_STARTS:
+                self._give_up(
+                    f"worker processes die before they are ready ({death.how}); see {self._begin.folder}/workers.log"
+                )
+        if self._launcher.places:
+            await self._grow(1)
+        elif self._unusable is None and not self._stopping:
+            problem = await self._spawn()
+            if not self._workers and problem is not None:
+                self._give_up(problem)
+        self._wake_all()
+
+    def _background(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _attempt_of(claim: Claim) -> str:
+    return f"{claim.item.number}-{claim.attempt}"
