@@ -344,8 +344,8 @@ async def test_a_class_with_only_a_reply(tmp_path: Path) -> None:
     [
         ("no_such_module_here:X", "can't be loaded"),
         ("no_such_file.py:X", "there is no file"),
-        ("broken.py:X", "can't be loaded"),
-        ("raising.py:X", "can't be loaded"),
+        ("broken.py:X", "can't be imported"),
+        ("raising.py:X", "can't be imported"),
         ("empty.py:X", "has no class X"),
     ],
 )

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
+from socket import gethostname
 from typing import Any, TypeVar
 
 from manyhands.agents.task import AgentSettings
@@ -261,6 +262,16 @@ def standard_toolsets(names: Sequence[str], own: Sequence[Toolset]) -> list[str]
     for name in names:
         found += standard_toolsets(includes[name], own) if name in includes else [name]
     return list(dict.fromkeys(found))
+
+
+def check_node(named: Mapping[str, str | Path | None]) -> None:
+    """Raises UserError for a file or folder that is not on this machine, a node of a cluster. ``named``: those that a run needs and nobody
+    sends here, by what names them."""
+    for name, path in named.items():
+        if path is not None and not Path(path).exists():
+            raise UserError(
+                f"{name}: there is no {path} on the node {gethostname()}; with --executor=ray it must be at the same path on each node"
+            )
 
 
 def own_folders(run_folder: Path) -> tuple[Path, ...]:

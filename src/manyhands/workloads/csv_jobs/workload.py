@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from manyhands.agents.run_settings import check_node
 from manyhands.agents.toolbox import function_modules
 from manyhands.agents.trajectory import describe_step as describe_agent_step
 from manyhands.core.errors import Interrupted, StorageError, UserError
@@ -297,6 +298,8 @@ class CsvJobsWorkload(Workload):
 
     async def _opened(self, stack: AsyncExitStack, replay: bool) -> Worker:
         options, folder = self._job.options, self._start_folder
+        if options.executor == "ray" and options.worker_kind != "function" and not replay:
+            check_node({"--project": options.project, "--workspace": options.workspace})
         if options.worker_function is not None:
             return FunctionWorker.load(options.worker_function, folder, replay=replay)
         if options.worker_command is not None:

@@ -25,6 +25,7 @@ DEFINITIONS = "definitions"
 RESULTS = "results"
 CONFIGURATION = "config.yml"
 """The copy of the configuration, in the folder of definitions."""
+PERSISTENCE = "persistence"
 SCORES = "scores"
 """The folder, in a run's, of the scores that judges gave afterwards."""
 MASTER_LOG = "master_log.jsonl"
@@ -101,4 +102,4 @@ def move_aside(folder: Path) -> Path:
 
 def persistence_folder(data_dir: Path, run_name: str, agent: str) -> Path:
     """Where an agent keeps what it wants to keep."""
-    return data_dir / "persistence" / f"{run_name} - {folder_name(agent, _MAX_NAME_BYTES)}"
+    return data_dir / PERSISTENCE / f"{run_name} - {folder_name(agent, _MAX_NAME_BYTES)}"

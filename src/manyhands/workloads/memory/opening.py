@@ -33,7 +33,7 @@ from manyhands.workloads.memory.datasets.benchmark import (
 from manyhands.workloads.memory.datasets.configuration import Configuration, read_configuration
 from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS, ResultPaths, move_aside, run_folder
 from manyhands.workloads.memory.settings import MemorySpec, keys_of, with_endpoints, with_recorded_endpoints
-from manyhands.workloads.memory.workload import ConversationEntry, MemoryWorkload, clock_of_process
+from manyhands.workloads.memory.workload import ConversationEntry, MemoryWorkload, clock_of_process, facts_of_owner
 
 Ask = Callable[[str, bool], bool]
 """Asks the person a yes-or-no question; the default is what is assumed where nobody can answer."""
@@ -89,12 +89,17 @@ def reopen_memory(folder: Path, *, environ: Mapping[str, str]) -> Opened[MemoryW
     _refuse_imported(folder, recorded)
     latest = {each["name"]: each["round"] for each in sorted(recorded, key=lambda each: each["round"])}
     entries = [{**each, "performed": each["round"] == latest[each["name"]]} for each in recorded]
-    workload = MemoryWorkload({**spec, "sessions": entries}, folder)
+    options = MemorySpec.from_record(spec["options"], data_dir=str(folder.absolute().parent.parent))
+    workload = MemoryWorkload(_spec(options, spec["options"], entries), folder)
     choices = [choose_agent(each["agent"]) for each in workload.executed]
     for choice in choices:
         check_agent(choice)
     workload.set_secrets(keys_of(workload.options, choices, environ))
     return Opened(folder, workload, spec_changed=workload.spec != spec)
+
+
+def _spec(options: MemorySpec, recorded: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"options": recorded, "sessions": [*entries], **facts_of_owner(options)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,7 @@ class _Opening:
         entries = [self._entry(choice, names[choice.id], recorded) for choice in choices]
         known = [(each["name"], each["round"]) for each in entries]
         others = [{**each, "performed": False} for each in recorded if (each["name"], each["round"]) not in known]
-        workload = MemoryWorkload({"options": options.recorded(), "sessions": [*entries, *others]}, folder)
+        workload = MemoryWorkload(_spec(options, options.recorded(), [*entries, *others]), folder)
         opened = Opened(folder, workload, spec_changed=spec is not None and workload.spec != spec)
         if spec is None:
             check_cluster(options, options.given)

@@ -5,14 +5,14 @@ The clock of this process can show the virtual time, for agents that read it (th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from math import ceil
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from manyhands.agents.run_settings import API_KEY, chat_settings, keys_in, model_of
+from manyhands.agents.run_settings import API_KEY, chat_settings, check_node, keys_in, model_of
 from manyhands.agents.task import moment
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError, UserError
@@ -27,13 +27,14 @@ from manyhands.engine.contract import (
     Workload,
 )
 from manyhands.engine.journal.reader import run_id_of
+from manyhands.engine.workspaces import STATES
 from manyhands.models.factory import is_simulated, key_variable
 from manyhands.models.headers import headers_among
 from manyhands.models.openai.embeddings import OpenAIEmbeddings
 from manyhands.models.pricing import load_price_table
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
-from manyhands.runs.making import kept_file
+from manyhands.runs.making import KEPT, kept_file
 from manyhands.workloads.memory.agents.choice import choose_agent
 from manyhands.workloads.memory.agents.factory import AgentSetup, make_agent
 from manyhands.workloads.memory.agents.model_agents import ContextSize
@@ -47,11 +48,19 @@ from manyhands.workloads.memory.agents.simulated import (
 )
 from manyhands.workloads.memory.conversation.definitions import Definition
 from manyhands.workloads.memory.conversation.driver import Conversation, MemoryAgent
-from manyhands.workloads.memory.conversation.tokens import TokenCounter
+from manyhands.workloads.memory.conversation.tokens import TokenCounter, counter_named
 from manyhands.workloads.memory.datasets.base import BaseDataset
 from manyhands.workloads.memory.datasets.benchmark import Benchmark, load_benchmark
 from manyhands.workloads.memory.datasets.configuration import read_configuration
-from manyhands.workloads.memory.folders import CONFIGURATION, ResultPaths, move_aside, persistence_folder
+from manyhands.workloads.memory.folders import (
+    CONFIGURATION,
+    DEFINITIONS,
+    PERSISTENCE,
+    RESULTS,
+    ResultPaths,
+    move_aside,
+    persistence_folder,
+)
 from manyhands.workloads.memory.judge import ModelJudge, RuleJudge, judge_of
 from manyhands.workloads.memory.results.files import ConversationFiles
 from manyhands.workloads.memory.results.records import LoggedExchanges, conversation_record
@@ -59,6 +68,10 @@ from manyhands.workloads.memory.settings import EMBEDDING_KEY, MemorySpec
 
 MAX_ATTEMPTS = 5
 """Attempts at a conversation whose agent fails, if nothing else was said."""
+
+
+OWNER = "owner"
+"""The key of the spec for what is as on the owner's machine."""
 
 
 class ConversationEntry(TypedDict):
@@ -83,10 +96,13 @@ class ConversationEntry(TypedDict):
 
 
 class MemoryWorkload(Workload):
-    """Conversations become scores; each keeps up its files itself. ``spec``: ``{"options": …, "sessions": [ConversationEntry, …]}``."""
+    """Conversations become scores; each keeps up its files itself. ``spec``: ``{"options": …, "sessions": [ConversationEntry, …]}``, and
+    ``owner`` (see ``facts_of_owner``) where conversations are executed on other machines."""
 
     name = "memory"
     concurrency_setting = "concurrency"
+    worker_files = (KEPT, DEFINITIONS)
+    worker_results = (RESULTS,)
     plans_in_parts = True
     """The conversations that are executed now need not be all of the run's."""
 
@@ -97,6 +113,9 @@ class MemoryWorkload(Workload):
         self._options = MemorySpec.from_record(spec["options"], data_dir=str(run_folder.absolute().parent.parent))
         self._benchmark: Benchmark | None = None
         self._exchanges = LoggedExchanges(run_folder)
+        owner = spec.get(OWNER, {})
+        self._current = Path(owner.get("folder", Path.cwd()))
+        self._tokenizer: str = owner.get("tokenizer", self._options.tokenizer)
         self.watching: list[Conversation] = []
         """The conversations that run in this process, for whoever shows them."""
 
@@ -108,13 +127,13 @@ class MemoryWorkload(Workload):
     def benchmark(self) -> Benchmark:
         """Read when it is first needed. Raises UserError."""
         if self._benchmark is None:
-            definitions = self._folder / "definitions"
+            definitions = self._folder / DEFINITIONS
             self._benchmark = load_benchmark(
                 read_configuration(definitions / CONFIGURATION),
                 definitions,
                 wording=self._options.wording,
                 filler=self._options.filler,
-                tokenizer=self._options.tokenizer,
+                tokenizer=self._tokenizer,
             )
         return self._benchmark
 
@@ -153,9 +172,17 @@ class MemoryWorkload(Workload):
             key = each["name"] if number == 0 else f"{each['name']} #{number + 1}"
             yield PlannedItem(key, {**each, "tests": self.benchmark.digest})
 
+    @property
+    def modules(self) -> Sequence[tuple[str, Path]]:
+        choices = (choose_agent(each["agent"]) for each in self.executed)
+        return [(choice.module, self._current) for choice in choices if choice.kind == "python"]
+
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         _ = self.benchmark  # whatever is wrong with it is found before anything is called
+        if self._options.executor == "ray" and not replay:
+            started = any(choose_agent(each["agent"]).kind == "command" for each in self.executed)
+            check_node({"--agent_name: the current folder": self._current if started else None})
         yield
         self.watching.clear()
 
@@ -213,12 +240,13 @@ class MemoryWorkload(Workload):
         if choice.kind == "forgetful":
             return ForgetfulAgent()
         run_name, run_id = self._folder.name, run_id_of(self._folder)
-        folder = persistence_folder(Path(options.data_dir), run_name, payload["name"]).absolute()
+        folder = self._kept_by_agent(context).absolute()
         if not context.resumed and folder.is_dir():
             move_aside(folder)  # what an earlier conversation kept is nothing that this one's agent knows
         setup = AgentSetup(
             conversation=f"{run_name} - {payload['name']} ({run_id[:8]}-{context.item.number}-{context.attempt})",
             folder=folder,
+            current=self._current,
             mark=process_mark(run_id),
             token_length=self.benchmark.tokens,
             size=ContextSize.of(payload["limit"], options.max_response_tokens),
@@ -233,6 +261,13 @@ class MemoryWorkload(Workload):
             embedder=self._embedder,
         )
         return make_agent(choice, setup)
+
+    def _kept_by_agent(self, context: Context) -> Path:
+        """Where an agent keeps what it wants to keep. On another machine that is of one attempt: there may be more there of others, which
+        went on elsewhere."""
+        if self._options.executor == "ray":
+            return self._folder / STATES / f"{context.item.number}-{context.attempt}" / PERSISTENCE
+        return persistence_folder(Path(self._options.data_dir), self._folder.name, context.item.payload["name"])
 
     def _insight(self, conversation: Conversation) -> Insight:
         scheduler, sent = conversation.scheduler, conversation.sending
@@ -282,6 +317,17 @@ class MemoryWorkload(Workload):
             "isolated": options.isolated,
             "run": self._folder.name,
         }
+
+
+def facts_of_owner(options: MemorySpec) -> dict[str, Any]:
+    """What conversations on other machines go by, in their spec: where agents start that are programs or files, and how tokens are counted;
+    nothing if they are executed on this machine."""
+    if options.executor != "ray":
+        return {}
+    tokens = options.tokenizer
+    if tokens == "auto":
+        tokens = "cl100k" if counter_named(tokens).exact else "estimate"
+    return {OWNER: {"folder": str(Path.cwd()), "tokenizer": tokens}}
 
 
 def clock_of_process() -> Callable[[float], AbstractContextManager[Any]]:

@@ -14,6 +14,7 @@ from manyhands.agents.run_settings import (
     API_KEY,
     NeverCalled,
     chat_settings,
+    check_node,
     item_seed,
     keys_in,
     model_of,
@@ -194,6 +195,11 @@ class TrajectoryWorkload(Workload):
 
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
+        if self._options.executor == "ray" and not replay:
+            tasks = self._options.dataset_file if self._prepared.tasks else None
+            check_node(
+                {"--project": self._options.project, "--workspace": self._options.workspace, "--dataset_file": tasks}
+            )
         async with AsyncExitStack() as stack:
             self._run_tools = await stack.enter_async_context(
                 RunTools.opened(self._prepared.mcp, self._prepared.toolsets, replay=replay)

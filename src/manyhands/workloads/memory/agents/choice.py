@@ -84,6 +84,11 @@ class AgentChoice:
         """The name of a Python class."""
         return self.target.rpartition(":")[2]
 
+    @property
+    def module(self) -> str:
+        """The module of a Python class, or the path of its file."""
+        return self.target.rpartition(":")[0]
+
     def name(self, limit: int | None) -> str:
         """What results call it, and their folder: its kind, what it is, and the tokens of context that it is given. (A class may have
         a name of its own, see ``OwnClass.name``.)"""

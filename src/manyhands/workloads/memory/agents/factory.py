@@ -44,6 +44,8 @@ class AgentSetup:
     """Names the conversation to the agent."""
     folder: Path
     """The agent's own, for what it keeps."""
+    current: Path
+    """Where agents start that are programs, and the paths of files with classes."""
     mark: str
     """Marks the run's processes."""
     token_length: TokenLength
@@ -106,7 +108,7 @@ def _of_model(name: str, choice: AgentChoice, setup: AgentSetup) -> MemoryAgent:
 def _program(choice: AgentChoice, setup: AgentSetup) -> ProgramConnection:
     return ProgramConnection(
         CommandTemplate.split(choice.target, name="--agent_name").words,
-        folder=Path.cwd(),
+        folder=setup.current,
         mark=setup.mark,
         seconds=setup.seconds,
         errors=setup.folder / "stderr.txt",
@@ -133,7 +135,7 @@ def _outside(
 
 
 def _of_class(name: str, choice: AgentChoice, setup: AgentSetup) -> ExternalAgent:
-    own = OwnClass(choice, setup.seconds)
+    own = OwnClass(choice, setup.seconds, setup.current)
     make = own.maker(
         {
             "run_name": setup.conversation,

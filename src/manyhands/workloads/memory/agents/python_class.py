@@ -11,14 +11,12 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -26,7 +24,7 @@ from typing import Any
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.io.files import folder_name, written_aside
-from manyhands.processes.python_functions import Overdue, call
+from manyhands.processes.python_functions import Overdue, call, load_module
 from manyhands.workloads.memory.agents.choice import AgentChoice
 from manyhands.workloads.memory.agents.external_agent import REFUSED
 from manyhands.workloads.memory.conversation.tokens import TokenCounter
@@ -35,17 +33,13 @@ KEPT = "messages.json"
 """The file in the agent's folder that says how many messages its saved state includes."""
 
 
-def class_of(target: str) -> Callable[..., Any]:
-    """The class that ``MODULE:CLASS`` (on Python's path, which the current folder is not) or ``FILE.py:CLASS`` names. Raises UserError."""
+def class_of(target: str, folder: Path | None = None) -> Callable[..., Any]:
+    """The class that ``MODULE:CLASS`` (on Python's path, which the current folder is not) or ``FILE.py:CLASS`` names. ``folder``: where
+    paths start, by default in the current one. Raises UserError."""
     where, _, name = target.rpartition(":")
     try:
         if where.endswith(".py"):
-            spec = spec_from_file_location(Path(where).stem, where)
-            if spec is None or spec.loader is None or not Path(where).is_file():
-                raise UserError(f"--agent_name: there is no file {where}")
-            module = module_from_spec(spec)
-            sys.modules.setdefault(spec.name, module)
-            spec.loader.exec_module(module)
+            module = load_module(where, folder or Path.cwd(), lambda problem: UserError(f"--agent_name: {problem}"))
         else:
             module = import_module(where)
     except UserError:
@@ -170,9 +164,9 @@ _MAX_COUNTED = 1 << 14
 class OwnClass:
     """A class that was chosen as an agent: what it is called, takes and counts."""
 
-    def __init__(self, choice: AgentChoice, seconds: float) -> None:
-        """``seconds``: for one call of what is its own. Raises UserError if there is no such class."""
-        self._class = class_of(choice.target)
+    def __init__(self, choice: AgentChoice, seconds: float, folder: Path | None = None) -> None:
+        """``seconds``: for one call of what is its own; ``folder``: as of ``class_of``. Raises UserError if there is no such class."""
+        self._class = class_of(choice.target, folder)
         self._seconds = seconds
         self._choice = choice
         self._takes = _parameters(self._class)
