@@ -89,6 +89,15 @@ class OwnLimit:
 
     name: str
 
+    @asynccontextmanager
+    async def held(self, limits: Limits) -> AsyncIterator[None]:
+        """Wait for a permit, and hold it."""
+        permit = await limits.acquire(self, NOTHING)
+        try:
+            yield
+        finally:
+            limits.release(permit, GIVEN_BACK)
+
 
 NOTHING = Reserve()
 """What is reserved for an ``OwnLimit``."""

@@ -131,17 +131,18 @@ class WorkerExecutor:
         grace: float = GRACE_SECONDS,
         is_needed: Callable[[str], bool] = lambda attempt: True,
     ) -> None:
-        """``items``: how many there are at first; no more workers are started than these need (None: all). ``max_in_flight``: items in all,
-        which are spread over the workers where these could have more (None: no limit). ``one_item_a_process``: more
-        items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take to end an item that is past
-        its time limit, before the worker is killed. ``is_needed``: whether the workspace of an attempt (``3-1``) may still be needed."""
+        """``items``: how many there are at first; no more workers are started than these need (None: all). ``max_in_flight``: items in all
+        (None: as many as the workers can have); if the workers can have more, each item is reason enough for another worker.
+        ``one_item_a_process``: more items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take
+        to end an item that is past its time limit, before the worker is killed. ``is_needed``: whether the workspace of an attempt
+        (``3-1``) may still be needed."""
         self._launcher = launcher
         self._begin = begin
         self._journal = journal
         self._limits = limits
         self._max_workers = workers
-        share = concurrency if max_in_flight is None else min(concurrency, -(-max_in_flight // workers))
-        self._count = workers if items is None else min(workers, -(-items // share))
+        needs = 1 if max_in_flight is not None and max_in_flight < workers * concurrency else concurrency
+        self._count = workers if items is None else min(workers, -(-items // needs))
         self._concurrency = concurrency
         self._one_item_a_process = one_item_a_process
         self._pause = Pause()

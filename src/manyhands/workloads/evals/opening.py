@@ -31,11 +31,10 @@ from manyhands.workloads.evals.batch.command import BatchCommand, BatchJob
 from manyhands.workloads.evals.batch.invocation import InvocationWorkspaces
 from manyhands.workloads.evals.batch.reports import TARGETS, write_report
 from manyhands.workloads.evals.batch.target import BatchScope, BatchTarget
-from manyhands.workloads.evals.evalfile.contents import with_variables
+from manyhands.workloads.evals.evalfile.contents import Workspace, with_variables
 from manyhands.workloads.evals.evalfile.files import TASK_FOLDERS
 from manyhands.workloads.evals.items import PASSED, TestItem
 from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
-from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.targets.command import CommandSettings
 from manyhands.workloads.evals.targets.definitions import Target, identity
 from manyhands.workloads.evals.targets.keys import Interpolation
@@ -49,7 +48,7 @@ from manyhands.workloads.evals.targets.recorded import (
     open_recorded,
 )
 from manyhands.workloads.evals.workspaces.repositories import Repositories
-from manyhands.workloads.evals.workspaces.templates import TREE, Hooks, Tell, Templates, template_states
+from manyhands.workloads.evals.workspaces.templates import TREE, Hooks, Tell, Templates, template_name, template_states
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, WorkspaceTools, with_template
 
 
@@ -280,14 +279,29 @@ class SessionWorkspaces:
         """
         if target.batching or target.facts.one_file_for_all or self._prepared.options.regrade is not None:
             return None
+        settings = self._settings(item, target)
+        if settings is None:
+            return None
+        eval_file = self._prepared.files[item.file].path
+        return TestWorkspace(context, eval_file, item.test, settings, self._openings.workspaces)
+
+    def settings(self, template: str) -> Workspace | None:
+        """The settings of a template, by its name; None where they hold a secret that is not there any more."""
+        with closing(JournalReader(self._openings.run_folder)) as reader:
+            for payload in reader.payloads():
+                with suppress(UserError):
+                    item = self._openings.item(payload) if "test" in payload else None
+                    found = item and self._settings(item, self._prepared.target_of(item.file, item.target))
+                    if item and found and template_name(self._prepared.files[item.file].path, found) == template:
+                        return found
+        return None
+
+    def _settings(self, item: TestItem, target: Target) -> Workspace | None:
         key = (item.file, target.name)
         if key not in self._templates:
             self._templates[key] = self._openings.template(target)
         settings = with_template(item.test.workspace, self._templates[key])
-        if settings is None:
-            return None
-        eval_file = self._prepared.files[item.file].path
-        return TestWorkspace(context, eval_file, item.test, settings.of(target.name), self._openings.workspaces)
+        return None if settings is None else settings.of(target.name)
 
 
 class SessionJudges:
@@ -352,24 +366,31 @@ def workspace_tools(
     return WorkspaceTools(Templates(run_folder, hooks, repositories, runner), hooks, runner, redactor, data, live)
 
 
-async def finish_workspaces(run_folder: Path, templates: Templates, options: EvalSpec) -> None:
-    """If no test is left: run what runs after all of them, and remove what nobody needs any more."""
-    of_invocations = list((run_folder / TARGETS).glob(f"*/*/{TREE}"))
+def are_workspaces_done(run_folder: Path) -> bool:
+    """Whether there are workspaces, and no test is left that may want one."""
     made = any(not state.ended for _, state in template_states(run_folder))
-    if not (made or of_invocations) or await asyncio.to_thread(_are_left, run_folder):
-        return
+    if not (made or _of_invocations(run_folder)):
+        return False
+    with closing(JournalReader(run_folder)) as reader:
+        return all(ItemState(state).final for state, _ in reader.counts())
+
+
+async def finish_workspaces(openings: Openings) -> None:
+    """No test is left: run what runs after all of them, and remove what nobody needs any more."""
+    run_folder, options = openings.run_folder, openings.prepared.options
     cleaned = not options.keep_workspaces and (
         options.cleanup_workspaces or await asyncio.to_thread(_all_passed, run_folder)
     )
-    await templates.finish(keep=options.keep_workspaces, keep_shared=not cleaned)
+    settings = SessionWorkspaces(openings.prepared, openings).settings
+    await openings.workspaces.templates.finish(settings, keep=options.keep_workspaces, keep_shared=not cleaned)
     if cleaned:
-        for folder in of_invocations:
+        for folder in _of_invocations(run_folder):
             await asyncio.to_thread(remove_tree, folder)
 
 
-def _are_left(run_folder: Path) -> bool:
-    with closing(JournalReader(run_folder)) as reader:
-        return any(not ItemState(state).final for state, _ in reader.counts())
+def _of_invocations(run_folder: Path) -> Sequence[Path]:
+    """The workspaces of commands that answer all tests at once."""
+    return list((run_folder / TARGETS).glob(f"*/*/{TREE}"))
 
 
 def _all_passed(run_folder: Path) -> bool:

@@ -1,8 +1,14 @@
-"""When the tests of one session are executed: how many at once, in which order, how often, and what ends the session early.
+"""When the tests of one session are executed: where, how many at once, in which order, how often, and what ends the session early. All
+of it is decided by the run's owner.
 
-**Concurrency.** The maximum concurrency of the run, of each eval file and of each target hold beside each other. A test acquires that of
-its target first and releases it with the answer; those of the file and of the run it keeps until it is graded. So nobody who waits for a
-busy target keeps others from an idle one.
+**Processes.** Any worker process may execute any test, and reads of the journal only what was planned. What it needs to know of other tests
+it is told with each test (``Facts``). Tests that share something in the memory of whoever executes them are of one group, which one process
+executes (``SessionSchedule.group``): those that one command, or one file, answers; those that have a workspace in turn; and the samples of
+a test that go one after another. What is done once for the run, before its first test and after its last one, the owner does.
+
+**Concurrency.** The maximum concurrency of the run, of each eval file and of each target hold beside each other, over all processes: the
+engine keeps these limits for the run (``own_limits``). A test acquires that of its target first and releases it with the answer; those of
+the file and of the run it keeps until it is graded. So nobody who waits for a busy target keeps others from an idle one.
 
 **Samples.** With pass_at_k no sample of a test begins after one has passed, and with a cost limit none once those before have cost it. Such
 a sample ends at once, as discarded with its reason: it is in the engine's ledger, and no part of the test's result. A sample waits only for
@@ -22,31 +28,28 @@ was lost. A command that ends with an error, an answer that can't be read and a 
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from math import inf
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
+from zlib import crc32
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.contract import Context, Item, ItemRow
+from manyhands.engine.contract import Item, ItemRow
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.processes.system import processors
 from manyhands.workloads.evals.evalfile.contents import JudgeNeed, judge_needs
+from manyhands.workloads.evals.grading.graded_answer import PROGRAMS
 from manyhands.workloads.evals.items import (
-    COST_LIMIT,
     DEPENDENCY_FAILED,
     ERROR,
     FAILED_DEPENDENCIES,
     GRADER_ERROR,
     PASS_AT_K,
     PASSED,
-    PASSED_BEFORE,
     SKIPPED,
     StopRules,
     TestItem,
@@ -68,39 +71,97 @@ _FINAL = frozenset((Cause.WORKER_ERROR, Cause.INVALID_OUTPUT, Cause.TARGET_ERROR
 _OF_ENDPOINTS = frozenset((Cause.MODEL_ERROR, Cause.RATE_LIMIT))
 
 
+_SAMPLE_GROUPS = 256
+"""Into how many groups tests are divided whose samples go one after another."""
+
+
+class Facts(TypedDict, total=False):
+    """What whoever executes a test is told of it, as the journal may not say so where he is."""
+
+    seconds: float
+    """What it has used of its time in this session."""
+    rerun: bool
+    """Whether somebody had it executed again that had ended."""
+    passed: bool
+    """Whether another sample of it has passed, where no more are needed then."""
+    cost: float
+    """What its other samples have cost, in US dollars."""
+    failed: tuple[str, ...]
+    """The ids of what it depends on that has failed."""
+
+
+SECONDS = "seconds_used"
+"""The key in the record of a failed attempt that says what the test has used of its time."""
+
+
 class SessionSchedule:
     """Concurrency, order, attempts and time of the tests of one session."""
 
-    def __init__(self, prepared: PreparedEval, run_folder: Path, *, replay: bool) -> None:
-        """``replay``: nothing is run, so that every sample that was made is needed."""
-        self.replay = replay
-        self.concurrency = ConcurrencyLimits(prepared)
-        self._recorded = RecordedItems(run_folder)
-        self.samples = SampleOrder(self._recorded)
-        self.dependencies = Dependencies(self._recorded)
-        self.time = ItemTime(prepared.options.item_timeout)
+    def __init__(self, prepared: PreparedEval, run_folder: Path) -> None:
         self._prepared = prepared
+        self._recorded = RecordedItems(run_folder)
+        self._samples = SampleEnds(self._recorded)
+        self._seconds: dict[int, float] = {}
+        """What tests have used of their time, by the numbers of their items."""
+        self._limits = own_limits(prepared)
+        self.dependencies = Dependencies(self._recorded)
 
     def close(self) -> None:
         """Idempotent."""
         self._recorded.close()
 
-    def stop_rules(self, item: TestItem, target: Target) -> StopRules | None:
-        """When no further sample of a test is needed; None if all are made. A command that answers all tests is invoked for each sample
-        whatever comes."""
-        options = self._prepared.options
-        if item.samples == 1 or answers_all(target) or options.regrade is not None:
+    def group(self, item: Item) -> str | None:
+        """Which tests one process has to execute together with this one; None: any process may execute it."""
+        if self._prepared.options.regrade is not None:
             return None
-        return stop_rules(item.test.trials, options.trials)
+        test = TestItem.from_json(item.payload)
+        target = self._prepared.target_of(test.file, test.target)
+        if answers_all(target):
+            return f"answers {test.file} {test.sample if target.batching else 0} {test.target}"
+        workspace = test.test.workspace if "workspace" in test.written else None
+        if workspace is not None and workspace.shared:
+            return f"workspace {workspace.path if workspace.in_place else test.file}"
+        if stop_rules_of(self._prepared, test, target) is not None:
+            return f"samples {crc32(f'{test.file} {test.target} {test.test_id}'.encode()) % _SAMPLE_GROUPS}"
+        return None
 
-    def threshold(self, item: TestItem) -> float:
-        """The score from which on a test has passed."""
-        own = item.threshold
-        return self._prepared.thresholds[item.file] if own is None else own
+    def facts(self, item: Item, attempt: int) -> Facts:
+        """What whoever executes a test is told of it."""
+        facts: Facts = {}
+        if item.number in self._seconds:
+            facts["seconds"] = self._seconds[item.number]
+        if attempt > 1 and self._recorded.ended_before(item.number):
+            facts["rerun"] = True
+        if item.payload.get("trials", 1) > 1:
+            test = TestItem.from_json(item.payload)
+            if stop_rules_of(self._prepared, test, self._prepared.target_of(test.file, test.target)) is not None:
+                facts["passed"], facts["cost"] = self._samples.known(test, threshold_of(self._prepared, test))
+        if "depends_on" in item.payload["test"]:
+            facts["failed"] = self.dependencies.failed(TestItem.from_json(item.payload))
+        return facts
+
+    def own_limit(self, name: str) -> int | None:
+        """How many tests may be at a limit at once; None: any number."""
+        return self._limits.get(name)
+
+    def resize(self, workers: int) -> int:
+        """Another maximum for the run; how many tests are claimed at once for that."""
+        self._prepared = replace(self._prepared, options=self._prepared.options.changed({"workers": workers}))
+        self._limits = own_limits(self._prepared)
+        return slots(self._prepared)
+
+    def reopened(self, numbers: Iterable[int]) -> None:
+        """Items of these numbers that had ended are executed again."""
+        for number in numbers:
+            if (item := self._recorded.by_number(number)) is not None and "test" in item.payload:
+                self.dependencies.reopened(item)
+                self._samples.reopened(TestItem.from_json(item.payload))
 
     def max_attempts(self, item: Item, failure: ItemError) -> int | None:
         """How many attempts an item may have in all before such a failure ends it; None: as the failure table says."""
-        if self.time.is_over(item.number):
+        # What the attempt took is told with the failure, and no part of the item's record.
+        self._seconds[item.number] = failure.record.pop(SECONDS, self._seconds.get(item.number, 0.0))
+        if self._seconds[item.number] >= self._prepared.options.item_timeout:
             return 1
         payload: Json = item.payload
         target = self._prepared.target_of(payload["file"], payload["target"])
@@ -114,9 +175,11 @@ class SessionSchedule:
 
     def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
         """Why an item's end ends the run, None if it does not: with ``fail_on_error`` the first test whose target fails does."""
-        self.time.forget(item.number)
+        self._seconds.pop(item.number, None)
         if "awaited" in item.payload:
             self.dependencies.ended(item, outcome)
+        if item.payload.get("trials", 1) > 1:
+            self._samples.ended(TestItem.from_json(item.payload), outcome)
         if outcome.state is not ItemState.FAILED or outcome.record.get("status") == GRADER_ERROR:
             return None
         file = self._prepared.files[item.payload["file"]]
@@ -135,9 +198,22 @@ class RecordedItems:
 
     def by_key(self, key: str) -> ItemRow | None:
         """An item; None if the run has none with that key."""
+        return self._opened.item_by_key(key)
+
+    def by_number(self, number: int) -> Item | None:
+        """An item by its number."""
+        row = self._opened.item(str(number))
+        return None if row is None else row.item
+
+    def ended_before(self, number: int) -> bool:
+        """Whether somebody had an item executed again that had ended."""
+        return bool(self._opened.earlier_outcomes(number))
+
+    @property
+    def _opened(self) -> JournalReader:
         if self._reader is None:
             self._reader = JournalReader(self._folder)
-        return self._reader.item_by_key(key)
+        return self._reader
 
     def close(self) -> None:
         """Idempotent."""
@@ -149,81 +225,32 @@ class RecordedItems:
 # --- Concurrency
 
 
-class RunLimit:
-    """How many tests of a run are executed at once, which may change meanwhile."""
-
-    def __init__(self, maximum: int | None) -> None:
-        """``maximum``: None for no limit."""
-        self._maximum = inf if maximum is None else maximum
-        self._executed = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def change(self, maximum: int) -> None:
-        """With fewer, those that are executed come to their end."""
-        self._maximum = maximum
-        self._admit()
-
-    async def __aenter__(self) -> None:
-        if self._executed < self._maximum and not self._waiting:
-            self._executed += 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                await self.__aexit__()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._executed -= 1
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and self._executed < self._maximum:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self._executed += 1
-                turn.set_result(None)
+RUN = "run"
+"""The limit of the run."""
 
 
-class ConcurrencyLimits:
-    """How many tests of one session run at once."""
-
-    def __init__(self, prepared: PreparedEval) -> None:
-        self._prepared = prepared
-        self._run = RunLimit(prepared.options.workers)
-        self._files = [None if file.workers is None else asyncio.Semaphore(file.workers) for file in prepared.files]
-        self._targets: dict[tuple[str, str], asyncio.Semaphore] = {}
-
-    @asynccontextmanager
-    async def for_target(self, file: int, target: Target) -> AsyncIterator[None]:
-        """Wait until a target may be run, which is the same one for all files that name it."""
-        limit = max_at_target(self._prepared, file, target)
-        if limit is None:
-            yield
-            return
-        key = (str(target.location), target.name)
-        async with self._targets.setdefault(key, asyncio.Semaphore(limit)):
-            yield
-
-    def for_test(self, file: int) -> AbstractAsyncContextManager[None]:
-        """Wait until a test of a file may be executed, for the file's and the run's sake."""
-        of_file = self._files[file]
-        return self._run if of_file is None else _both(of_file, self._run)
-
-    def resize(self, workers: int) -> int:
-        """Another maximum for the run; how many tests are claimed at once for that."""
-        self._prepared = replace(self._prepared, options=self._prepared.options.changed({"workers": workers}))
-        self._run.change(workers)
-        return slots(self._prepared)
+def of_file(file: int) -> str:
+    """The limit of an eval file."""
+    return f"file {file}"
 
 
-@asynccontextmanager
-async def _both(first: asyncio.Semaphore, second: RunLimit) -> AsyncIterator[None]:
-    async with first, second:
-        yield
+def of_target(target: Target) -> str:
+    """The limit of a target, which is the same one for all files that name it."""
+    return f"target {target.location} {target.name}"
+
+
+def own_limits(prepared: PreparedEval) -> dict[str, int | None]:
+    """How many tests may be at each limit at once; without those of targets that have none."""
+    options = prepared.options
+    # Each node of a cluster runs as many programs as it has processors.
+    programs = options.grader_processes or (None if options.executor == "ray" else processors())
+    limits: dict[str, int | None] = {RUN: options.workers, PROGRAMS: programs}
+    for index, file in enumerate(prepared.files):
+        limits[of_file(index)] = file.workers
+        for target in file.targets:
+            if (limit := max_at_target(prepared, index, target)) is not None:
+                limits.setdefault(of_target(target), limit)
+    return limits
 
 
 def max_at_target(prepared: PreparedEval, file: int, target: Target) -> int | None:
@@ -258,81 +285,60 @@ def answers_all(target: Target) -> bool:
 # --- Samples
 
 
-@dataclass(slots=True)
-class _Samples:
-    """What is known of a test's samples."""
-
-    passed: bool = False
-    """Whether one has passed."""
-    cost: float = 0.0
-    """US dollars, of all that have ended."""
-    running: dict[int, asyncio.Future[None]] = field(default_factory=dict)
-    """Of those that run, by number: done at their end."""
+def stop_rules_of(prepared: PreparedEval, item: TestItem, target: Target) -> StopRules | None:
+    """When no further sample of a test is needed; None if all are made. A command that answers all tests is invoked for each sample
+    whatever comes."""
+    options = prepared.options
+    if item.samples == 1 or answers_all(target) or options.regrade is not None:
+        return None
+    return stop_rules(item.test.trials, options.trials)
 
 
-class SampleOrder:
-    """The samples of a session that go one after another."""
+def threshold_of(prepared: PreparedEval, item: TestItem) -> float:
+    """The score from which on a test has passed."""
+    own = item.threshold
+    return prepared.thresholds[item.file] if own is None else own
+
+
+class SampleEnds:
+    """How the samples of tests have ended, where no more are needed if one has passed, or all have cost enough."""
 
     def __init__(self, recorded: RecordedItems) -> None:
         self._recorded = recorded
-        self._tests: dict[tuple[int, str, str], _Samples] = {}
+        self._tests: dict[tuple[int, str, str], dict[int, tuple[float | None, float]]] = {}
+        """Score and cost of each sample that has ended, by its number."""
 
-    @contextmanager
-    def running(self, item: TestItem, threshold: float) -> Iterator[SampleTurn]:
-        """While a sample runs. ``threshold``: the score from which on it has passed."""
-        key = (item.file, item.test.id, item.target)
-        known = self._tests.get(key)
-        if known is None:
-            known = self._tests[key] = self._known(item, threshold)
-        ended = known.running[item.sample] = asyncio.get_running_loop().create_future()
-        turn = SampleTurn(known, item.sample)
-        try:
-            yield turn
-        except ItemError as failure:
-            turn.ended(failure.record)
-            raise
-        finally:
-            ended.set_result(None)
-            del known.running[item.sample]
-            if item.sample == item.samples - 1 and not known.running:
-                self._tests.pop(key, None)
+    def known(self, item: TestItem, threshold: float) -> tuple[bool, float]:
+        """Whether one has passed, and what they have cost, but for this one. ``threshold``: the score from which on one has passed."""
+        key = (item.file, item.test_id, item.target)
+        if key not in self._tests:
+            self._tests[key] = self._found(item)
+        others = [ended for number, ended in self._tests[key].items() if number != item.sample]
+        passed = any(score is not None and score >= threshold for score, _ in others)
+        return passed, sum(cost for _, cost in others)
 
-    def _known(self, item: TestItem, threshold: float) -> _Samples:
-        """What the journal holds of the other samples: of those before, and of those behind, if this one is made once more."""
-        found = _Samples()
+    def ended(self, item: TestItem, outcome: Outcome) -> None:
+        """A sample has ended, which may not be on disk yet."""
+        samples = self._tests.get((item.file, item.test_id, item.target))
+        if samples is not None:
+            samples[item.sample] = _score_and_cost(outcome.state, outcome.record)
+
+    def reopened(self, item: TestItem) -> None:
+        """A sample that had ended is executed again."""
+        self._tests.get((item.file, item.test_id, item.target), {}).pop(item.sample, None)
+
+    def _found(self, item: TestItem) -> dict[int, tuple[float | None, float]]:
+        """What the journal holds of the samples: of those before, and of those behind, if this one is made once more."""
+        found = dict[int, tuple[float | None, float]]()
         for number in range(item.samples):
-            row = None if number == item.sample else self._recorded.by_key(replace(item, sample=number).key)
+            row = self._recorded.by_key(replace(item, sample=number).key)
             if row is not None and row.state.final:
-                record = row.record or {}
-                score = record.get("score") if row.state is ItemState.COMPLETED else None
-                found.passed = found.passed or (score is not None and score >= threshold)
-                found.cost += record.get("cost_usd") or 0.0
-            elif number > item.sample:
-                break
+                found[number] = _score_and_cost(row.state, row.record or {})
         return found
 
 
-class SampleTurn:
-    """One sample among those of its test."""
-
-    def __init__(self, samples: _Samples, number: int) -> None:
-        self._samples = samples
-        self._number = number
-
-    async def needless(self, rules: StopRules) -> str | None:
-        """Wait for earlier samples that run; why this one is not needed, None if it is."""
-        while waiting := [ended for number, ended in self._samples.running.items() if number < self._number]:
-            await asyncio.wait(waiting)
-        if rules.at_first_pass and self._samples.passed:
-            return PASSED_BEFORE
-        if rules.cost_limit is not None and self._samples.cost >= rules.cost_limit:
-            return COST_LIMIT
-        return None
-
-    def ended(self, record: Mapping[str, Any], *, passed: bool = False) -> None:
-        """Note how the sample ended."""
-        self._samples.passed = self._samples.passed or passed
-        self._samples.cost += record.get("cost_usd") or 0.0
+def _score_and_cost(state: ItemState, record: Mapping[str, Any]) -> tuple[float | None, float]:
+    return record.get("score") if state is ItemState.COMPLETED else None, record.get("cost_usd") or 0.0
 
 
 # --- Dependencies
@@ -441,7 +447,7 @@ def _status(state: ItemState, record: Mapping[str, Any], reason: str | None) -> 
     return ERROR
 
 
-# --- Attempts and time
+# --- Attempts
 
 
 def max_attempts(options: EvalSpec, cause: Cause, *, calls_retried: bool = False) -> int | None:
@@ -453,56 +459,3 @@ def max_attempts(options: EvalSpec, cause: Cause, *, calls_retried: bool = False
     if cause is Cause.TIMEOUT:
         return 1 + (RETRIES if retries is None else retries)
     return None if retries is None or not FAILURES[cause].retried else 1 + retries
-
-
-class ItemTime:
-    """The time that tests have, over all attempts of a session."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._used: dict[int, float] = {}
-
-    def is_over(self, item: int) -> bool:
-        """Whether a test, by the number of its item, has used up its time."""
-        return self._used.get(item, 0.0) >= self._seconds
-
-    def forget(self, item: int) -> None:
-        """A test has ended."""
-        self._used.pop(item, None)
-
-    @asynccontextmanager
-    async def running(self, context: Context) -> AsyncIterator[None]:
-        """What is done for a test. Raises ItemError(TIMEOUT) when its time is over."""
-        item = context.item.number
-        limit: asyncio.Timeout | None = None
-        before = self._used.get(item, 0.0)
-        try:
-            async with context.time_limit(self._seconds - before) as limit:
-                yield
-        except TimeoutError as error:
-            raise _meant(limit, error, f"took longer than {self._seconds:g} s (--item_timeout)") from None
-        finally:
-            self._used[item] = before if (left := _left(limit)) is None else self._seconds - left
-
-
-@asynccontextmanager
-async def within(context: Context, seconds: float | None, message: str) -> AsyncIterator[None]:
-    """A time limit, without the time in which the run is paused; None: none. Raises ItemError(TIMEOUT) with the message."""
-    limit: asyncio.Timeout | None = None
-    try:
-        async with context.time_limit(seconds) as limit:
-            yield
-    except TimeoutError as error:
-        raise _meant(limit, error, message) from None
-
-
-def _left(limit: asyncio.Timeout | None) -> float | None:
-    """Seconds that are left of a time limit, at most 0 if it is over; None where that is not known, as in a pause."""
-    if limit is None or (when := limit.when()) is None:
-        return None
-    return -inf if limit.expired() else when - asyncio.get_running_loop().time()
-
-
-def _meant(limit: asyncio.Timeout | None, error: TimeoutError, message: str) -> Exception:
-    """What a TimeoutError means, which may be of somebody else's making."""
-    return ItemError(Cause.TIMEOUT, message) if limit is not None and limit.expired() else error

@@ -94,12 +94,12 @@ _RESULTS_REPOSITORY = (
     "results_push",
     "results_require_push",
 )
-_OF_NOBODY = ("executor", "log_prefix_chars", "reasoning_config", "prefill_messages")
+_OF_NOBODY = ("log_prefix_chars", "reasoning_config", "prefill_messages")
 _INSTEAD = {
     **{
         name: f"the targets of an evaluation say this themselves; write {name} below the target"
         for name in AgentOptions.fields
-        if name not in (*RunOptions.fields, "keep_workspaces")
+        if name not in (*RunOptions.fields, "keep_workspaces", "executor")
     },
     **dict.fromkeys(RowImageSettings.fields, "the targets of an evaluation name their image themselves: image: NAME"),
     **dict.fromkeys(_OF_NOBODY, "it has no meaning for evaluations"),
@@ -125,7 +125,7 @@ class EvalSpec(RunOptions, TerminalSettings, ViewSettings, ResumeSettings, TaskL
     """Everything that can be set for an evaluation run. Agents and models are settings of targets."""
 
     instead: ClassVar[Mapping[str, str]] = _INSTEAD
-    retired: ClassVar[frozenset[str]] = frozenset((*AgentOptions.fields, "log_prefix_chars"))
+    retired: ClassVar[frozenset[str]] = frozenset((*AgentOptions.fields, "log_prefix_chars")) - {"executor"}
 
     headings: ClassVar[tuple[str, ...]] = (
         TESTS,
@@ -308,6 +308,15 @@ class EvalSpec(RunOptions, TerminalSettings, ViewSettings, ResumeSettings, TaskL
         "Maximum concurrent tests (default: as the eval file or the target says, else 3 for commands and 16 for models). A target's own "
         "limit also applies.",
         group=SPEED,
+    )
+    executor: Literal["local", "processes", "ray"] = setting(
+        "local",
+        "Where tests are executed: local (this process), processes (worker processes), or ray (worker processes on the nodes of a Ray "
+        "cluster).",
+        group=SPEED,
+    )
+    num_workers: Annotated[int, whole(1, 10_000)] = setting(
+        4, "Number of worker processes, with --executor=processes or ray.", group=SPEED
     )
     item_timeout: Annotated[float, number(above=0)] = setting(3600.0, "Time limit per test in seconds.", group=LIMITS)
     max_retries: Annotated[int | None, optional_whole(0)] = setting(

@@ -20,17 +20,18 @@ from manyhands.processes.scripts import Scripts
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.lifecycle.keeping import worlds_of
 from manyhands.tools.services.artifacts import ArtifactStore
+from manyhands.workloads.evals.batch.reports import TARGETS
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.evalfile.contents import EvalFile, judge_needs
 from manyhands.workloads.evals.evalfile.sources.given import NOTHING, Given
-from manyhands.workloads.evals.executing import SessionExecutor
 from manyhands.workloads.evals.grading.conversation import written_graders
 from manyhands.workloads.evals.grading.graded_answer import GradingSettings, TestGrader
 from manyhands.workloads.evals.items import plan_tests
-from manyhands.workloads.evals.opening import Openings, finish_workspaces, workspace_tools
+from manyhands.workloads.evals.opening import Openings, are_workspaces_done, finish_workspaces, workspace_tools
 from manyhands.workloads.evals.prepared import PreparedEval, chosen_names, load
 from manyhands.workloads.evals.results.writing import write_results
-from manyhands.workloads.evals.scheduling import SessionSchedule, slots
+from manyhands.workloads.evals.scheduling import Facts, SessionSchedule, slots
+from manyhands.workloads.evals.session.executing import SessionExecutor
 from manyhands.workloads.evals.settings import GRADER_SECONDS
 from manyhands.workloads.evals.targets.checks import check_usable
 from manyhands.workloads.evals.targets.definitions import Target
@@ -46,6 +47,9 @@ class EvalsWorkload(Workload):
 
     name = "evals"
     concurrency_setting = "workers"
+    worker_files = ("settings", "artifacts", TARGETS)
+    worker_results = ("artifacts", TARGETS)
+    reads_items = True
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class EvalsWorkload(Workload):
         self._loaded = files
         self._checked = files is not None
         self._test_files: set[str] = set()
+        self._schedule: SessionSchedule | None = None
         self._executor: SessionExecutor | None = None
         self._edits = edits
         self._tell = tell
@@ -77,7 +82,7 @@ class EvalsWorkload(Workload):
 
     @property
     def graded(self) -> int:
-        """How many tests are graded, and wait for the end of the command that answers all of them."""
+        """How many tests are graded in this process, and wait for the end of the command that answers all of them."""
         return 0 if self._executor is None else self._executor.graded
 
     def files_read(self) -> set[Path]:
@@ -88,11 +93,13 @@ class EvalsWorkload(Workload):
 
     @property
     def execution(self) -> Execution:
-        options = self._prepared.options
+        options, at_once = self._prepared.options, slots(self._prepared)
+        local = options.executor == "local"
         return options.execution(
-            executor="local",
-            workers=1,
-            concurrency=slots(self._prepared),
+            executor=options.executor,
+            workers=1 if local else options.num_workers,
+            concurrency=at_once,
+            max_in_flight=at_once,  # by any of the workers: which of them are busy is not known before
             max_attempts=None,  # the method of that name counts otherwise
             item_timeout=None,  # tests have limits of their own, which don't count what they wait for
             keep_workspaces=options.keep_workspaces,
@@ -100,30 +107,35 @@ class EvalsWorkload(Workload):
         )
 
     def resize(self, max_concurrency: int) -> int:
-        return self._opened.schedule.concurrency.resize(max_concurrency)
+        return self._scheduled.resize(max_concurrency)
 
     def reopened(self, reader: RunReader, numbers: Sequence[int]) -> None:
-        if self._depends:
-            with closing(JournalReader(self._folder)) as journal:
-                for number in numbers:
-                    if (row := journal.item(str(number))) is not None:
-                        self._opened.schedule.dependencies.reopened(row.item)
+        self._scheduled.reopened(numbers)
+
+    def group(self, item: Item) -> str | None:
+        return self._scheduled.group(item)
+
+    def facts(self, item: Item, attempt: int) -> Facts:
+        return self._scheduled.facts(item, attempt)
+
+    def own_limit(self, name: str) -> int | None:
+        return self._scheduled.own_limit(name)
 
     @property
     def counts_failures(self) -> bool:
         return any(file.fail_on_error for file in self._prepared.files)
 
     def max_attempts(self, item: Item, failure: ItemError) -> int | None:
-        return self._opened.schedule.max_attempts(item, failure)
+        return self._scheduled.max_attempts(item, failure)
 
     def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
-        return self._opened.schedule.stop_reason(item, outcome)
+        return self._scheduled.stop_reason(item, outcome)
 
     def must_wait(self, item: Item) -> bool:
-        return self._depends and self._opened.schedule.dependencies.holds(item)
+        return self._depends and self._scheduled.dependencies.holds(item)
 
     def freed(self) -> Sequence[int]:
-        return self._opened.schedule.dependencies.freed() if self._depends else ()
+        return self._scheduled.dependencies.freed() if self._depends else ()
 
     def input_identity(self) -> str | None:
         return "imported"  # tests count as they were when the run was made
@@ -141,36 +153,51 @@ class EvalsWorkload(Workload):
             yield item
 
     @asynccontextmanager
-    async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
-        options = self._prepared.options
-        async with AsyncExitStack() as stack:
-            mark = process_mark(run_id_of(self._folder))
-            runner = await stack.enter_async_context(CommandRunner.opened(mark, os.environ))
-            scripts = await stack.enter_async_context(
-                Scripts.opened(mark, os.environ, at_once=options.grader_processes)
-            )
-            said = self._tell if options.verbose else ignore_notice
-            around, run_id = SearchPath.of(Path(self._prepared.here)), run_id_of(self._folder)
-            tools = workspace_tools(self._folder, run_id, runner, os.environ, said, around, live=not replay)
-            stack.push_async_callback(tools.templates.close)
-            functions = self._given.functions
-            openings = Openings(
-                self._prepared, self._folder, os.environ, runner, mark, stack, tools, self._tell, functions
-            )
-            schedule = SessionSchedule(self._prepared, self._folder, replay=replay)
-            stack.callback(schedule.close)
-            seconds = options.grader_timeout or options.agent_timeout or GRADER_SECONDS
-            folders = [Path(file.path).parent for file in self._prepared.files]
-            environments = [{} if replay else additions(folder, around, os.environ) for folder in folders]
-            settings = GradingSettings(self._prepared.thresholds, folders, seconds, environments, functions)
-            grader = TestGrader(settings, scripts)
-            self._executor = SessionExecutor(self._prepared, self._folder, openings, grader, schedule)
+    async def session(self, *, replay: bool = False) -> AsyncIterator[None]:
+        self._schedule = SessionSchedule(self._prepared, self._folder)
+        try:
             if not replay:
                 await self._check_targets()
             yield
-            if not replay:
-                await finish_workspaces(self._folder, tools.templates, options)
+            if not replay and await asyncio.to_thread(are_workspaces_done, self._folder):
+                async with AsyncExitStack() as stack:
+                    await finish_workspaces(await self._openings(stack, replay=False))
+        finally:
+            self._schedule.close()
+            self._schedule = None
+
+    @asynccontextmanager
+    async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
+        options = self._prepared.options
+        async with AsyncExitStack() as stack:
+            openings = await self._openings(stack, replay=replay)
+            scripts = await stack.enter_async_context(
+                Scripts.opened(openings.mark, os.environ, at_once=options.grader_processes)
+            )
+            seconds = options.grader_timeout or options.agent_timeout or GRADER_SECONDS
+            folders = [Path(file.path).parent for file in self._prepared.files]
+            around = self._around
+            environments = [{} if replay else additions(folder, around, os.environ) for folder in folders]
+            settings = GradingSettings(self._prepared.thresholds, folders, seconds, environments, self._given.functions)
+            grader = TestGrader(settings, scripts)
+            self._executor = SessionExecutor(self._prepared, self._folder, openings, grader, replay=replay)
+            yield
             self._executor = None
+
+    async def _openings(self, stack: AsyncExitStack, *, replay: bool) -> Openings:
+        """What opens targets and makes workspaces, until the stack is closed."""
+        run_id = run_id_of(self._folder)
+        mark = process_mark(run_id)
+        runner = await stack.enter_async_context(CommandRunner.opened(mark, os.environ))
+        said = self._tell if self._prepared.options.verbose else ignore_notice
+        tools = workspace_tools(self._folder, run_id, runner, os.environ, said, self._around, live=not replay)
+        stack.push_async_callback(tools.templates.close)
+        functions = self._given.functions
+        return Openings(self._prepared, self._folder, os.environ, runner, mark, stack, tools, self._tell, functions)
+
+    @property
+    def _around(self) -> SearchPath:
+        return SearchPath.of(Path(self._prepared.here))
 
     def run(self, context: Context) -> Coroutine[Any, Any, Outcome]:
         return self._opened.run(context)
@@ -190,8 +217,14 @@ class EvalsWorkload(Workload):
     @property
     def _opened(self) -> SessionExecutor:
         if self._executor is None:
-            raise RuntimeError("no session of the run is open")
+            raise RuntimeError("no items of the run can be executed here")
         return self._executor
+
+    @property
+    def _scheduled(self) -> SessionSchedule:
+        if self._schedule is None:
+            raise RuntimeError("no session of the run is open")
+        return self._schedule
 
     async def _check_targets(self) -> None:
         """Look after all targets and judges that will be used, before any of them is, unless that was done just before the run was made.

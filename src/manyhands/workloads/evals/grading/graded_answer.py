@@ -13,19 +13,21 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import dumps
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.contract import Context
+from manyhands.engine.contract import Context, OwnLimit
 from manyhands.graders.config import parse_graders
 from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score, is_answer_only
 from manyhands.graders.scoring import combine, grade_all
 from manyhands.io.locations import UnknownKeys
 from manyhands.processes.python_functions import Function
-from manyhands.processes.scripts import ScriptPool, ScriptsWith
+from manyhands.processes.scripts import ScriptPool, ScriptResult, ScriptsWith
 from manyhands.workloads.evals.evalfile.contents import Test, entries_of
 from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, PASSED, UNGRADED, TestItem
 from manyhands.workloads.evals.targets.answer_figures import FIGURES, GRADED
 from manyhands.workloads.evals.targets.answers import Answer
 from manyhands.workloads.evals.workspaces.workspace import Seen
 
+PROGRAMS = "graders"
+"""The limit of the run for programs of graders."""
 _LISTS_KEPT = 256
 """Lists of graders that are kept parsed."""
 
@@ -51,6 +53,27 @@ class ItemJudges(Judges, Protocol):
 
     @property
     def own(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptsInTurn:
+    """A ``ScriptPool`` for the graders of one item, whose programs wait for their turn among those of the whole run."""
+
+    scripts: ScriptPool
+    context: Context
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        payload: bytes,
+        *,
+        folder: Path,
+        seconds: float | None,
+        environment: Mapping[str, str],
+    ) -> ScriptResult:
+        """See ``ScriptPool``."""
+        async with OwnLimit(PROGRAMS).held(self.context.limits):
+            return await self.scripts.run(command, payload, folder=folder, seconds=seconds, environment=environment)
 
 
 class TestGrader:
@@ -87,7 +110,7 @@ class TestGrader:
         if not graders:
             return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED})
         threshold = self._threshold(item)
-        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, threshold)
+        grading = self._grading(context, item, judges)
         scores: Sequence[Score]
         try:
             if answer_only:
@@ -113,9 +136,13 @@ class TestGrader:
     ) -> Sequence[Score]:
         """What graders find in something else than a test's answer. ``entries``: theirs, in normal form; for the rest see ``outcome``."""
         graders, _ = self._parsed(entries, item, self._settings.folders[item.file])
-        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, self._threshold(item))
+        grading = self._grading(context, item, judges)
         async with limited():
             return await grade_all(graders, candidate, grading)
+
+    def _grading(self, context: Context, item: TestItem, judges: ItemJudges) -> Grading:
+        scripts = ScriptsInTurn(self._scripts[item.file], context)
+        return Grading(context, judges, scripts, self._settings.seconds, self._threshold(item))
 
     def _threshold(self, item: TestItem) -> float:
         return self._settings.thresholds[item.file] if item.threshold is None else item.threshold

@@ -75,6 +75,11 @@ class EvalKeywords(TypedDict, total=False):
     data_dir: PathLike | None
     on_end: str | None
     workers: int | None
+    executor: Literal["local", "processes", "ray"] | None
+    num_workers: int | None
+    ray_address: str | None
+    ray_resources: Mapping[str, float] | PathLike | None
+    ray_listen: str | None
     item_timeout: float | None
     max_retries: int | None
     max_attempts: int | None

@@ -119,7 +119,7 @@ class Repositories:
         """The mirror of a source, which nobody else changes meanwhile. Raises ItemError, OSError."""
         mirror = self._folder / digest("git mirror", {"source": source}).hex()[:24]
         await asyncio.to_thread(make_private, self._folder)
-        async with _locked(mirror.with_suffix(".lock")):
+        async with locked(mirror.with_suffix(".lock"), GIT_SECONDS):
             if not (mirror / "HEAD").is_file():
                 making = mirror.with_suffix(".new")
                 await asyncio.to_thread(remove_tree, making)
@@ -175,16 +175,17 @@ class Repositories:
 
 
 @asynccontextmanager
-async def _locked(path: Path) -> AsyncIterator[None]:
-    """Wait until no other process, and nobody in this one, has the lock file. Raises ItemError(TARGET_ERROR) after a while."""
+async def locked(path: Path, seconds: float) -> AsyncIterator[None]:
+    """Wait until no other process, and nobody in this one, has the lock file. Raises ItemError(TARGET_ERROR) after so many seconds."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        async with asyncio.timeout(GIT_SECONDS):
-            while not _taken(descriptor):
-                await asyncio.sleep(_LOCK_POLL)
+        try:
+            async with asyncio.timeout(seconds):
+                while not _taken(descriptor):
+                    await asyncio.sleep(_LOCK_POLL)
+        except TimeoutError:
+            raise ItemError(Cause.TARGET_ERROR, f"another process has kept {path} locked for {seconds:g} s") from None
         yield
-    except TimeoutError:
-        raise ItemError(Cause.TARGET_ERROR, f"another run has kept {path} locked for {GIT_SECONDS:g} s") from None
     finally:
         os.close(descriptor)
 

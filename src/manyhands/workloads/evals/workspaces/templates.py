@@ -2,7 +2,8 @@
 run.
 
 ``workspace_templates/<digest>/`` in the run folder holds ``workspace/``, of which every workspace is a copy, and ``state.json``, which is
-there once ``before_all`` has ended well: then a resumed run takes what is there. When no test is left, ``after_all`` runs in it, and
+there once ``before_all`` has ended well: then other processes, and a resumed run, take what is there. When no test is left, ``after_all``
+runs in it, and
 ``workspace/`` is removed; tests that are tried again later have it made anew.
 
 Of a workspace that tests share, ``shared-<number>/`` is what the last of them left, of which the next one works in a copy; what a test
@@ -50,7 +51,7 @@ from manyhands.workloads.evals.evalfile.contents import (
     Workspace,
 )
 from manyhands.workloads.evals.workspaces.changes import LEFT_OUT
-from manyhands.workloads.evals.workspaces.repositories import Repositories
+from manyhands.workloads.evals.workspaces.repositories import Repositories, locked
 
 BEFORE_SECONDS, AFTER_SECONDS = 60.0, 30.0
 """The time limit of a hook that has none of its own."""
@@ -186,6 +187,8 @@ TREE = "workspace"
 STATE = "state.json"
 _SHARED, _NEW = "shared-", "new"
 _CHECK_SECONDS = 60.0
+MAKING_SECONDS = 3600.0
+"""How long a process waits for another one that makes a template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +226,6 @@ class Templates:
         self._runner = runner
         self._making: dict[str, asyncio.Task[Path]] = {}
         self._turns: dict[str, asyncio.Lock] = {}
-        self._known: dict[str, Workspace] = {}
 
     async def ready(self, eval_file: str, workspace: Workspace) -> Path:
         """The folder to copy, for tests of an eval file, or the one to work in; made when it is first requested.
@@ -234,7 +236,6 @@ class Templates:
         name = template_name(eval_file, workspace)
         task = self._making.get(name)
         if task is None:
-            self._known[name] = workspace
             task = self._making[name] = asyncio.create_task(self._made(name, eval_file, workspace))
         return await asyncio.shield(task)
 
@@ -244,12 +245,14 @@ class Templates:
             task.cancel()
         await asyncio.gather(*self._making.values(), return_exceptions=True)
 
-    async def finish(self, *, keep: bool, keep_shared: bool) -> None:
-        """No test is left: run what is to run after all of them. ``keep``: the folders stay; ``keep_shared``: those in which tests worked
-        one after the other."""
+    async def finish(self, known: Callable[[str], Workspace | None], *, keep: bool, keep_shared: bool) -> None:
+        """No test is left: run what is to run after all of them. ``known``: the settings of a template, by its name, with the secrets that
+        are not recorded; ``keep``: the folders stay; ``keep_shared``: those in which tests worked one after the other."""
         for folder, state in template_states(self._run_folder):
             if not state.ended:
-                await self._finished(folder, state)
+                secret = state.secrets and bool(state.workspace.hooks(AFTER_ALL))
+                workspace = await asyncio.to_thread(known, folder.name) if secret else state.workspace
+                await self._finished(folder, state, workspace)
             if not keep:
                 await asyncio.to_thread(remove_tree, folder / TREE)
             if not keep_shared:
@@ -293,7 +296,12 @@ class Templates:
     # --- How one is made
 
     async def _made(self, name: str, eval_file: str, workspace: Workspace) -> Path:
-        folder = self._run_folder / FOLDER / name
+        folder = self._run_folder / FOLDER
+        await asyncio.to_thread(make_private, folder)
+        async with locked(folder / f"{name}.lock", MAKING_SECONDS):
+            return await self._made_alone(folder / name, eval_file, workspace)
+
+    async def _made_alone(self, folder: Path, eval_file: str, workspace: Workspace) -> Path:
         in_place, state = workspace.in_place, read_state(folder)
         tree = workspace.path if in_place and workspace.path is not None else folder / TREE
         if state is not None and not state.ended and tree.is_dir():
@@ -302,7 +310,6 @@ class Templates:
         data = self._run_folder.parent
         try:
             await asyncio.to_thread(remove_tree, folder)
-            await asyncio.to_thread(make_private, folder.parent)
             await asyncio.to_thread(folder.mkdir)
             if in_place:
                 await asyncio.to_thread(_begun, source, tree, data)
@@ -345,13 +352,12 @@ class Templates:
         if lacking:
             raise UserError(f"{eval_file}: workspace.env requires what is not installed: {', '.join(lacking)}")
 
-    async def _finished(self, folder: Path, state: TemplateState) -> None:
-        workspace, ended = self._known.get(folder.name), replace(state, ended=True)
-        if workspace is None and state.secrets and state.workspace.hooks(AFTER_ALL):
+    async def _finished(self, folder: Path, state: TemplateState, workspace: Workspace | None) -> None:
+        ended = replace(state, ended=True)
+        if workspace is None:
             problem = f"{AFTER_ALL}: didn't run: the workspace's settings hold a secret, which is not recorded"
             await asyncio.to_thread(_write, folder, replace(ended, problem=problem))
             return
-        workspace = workspace or state.workspace
         tree = workspace.path if workspace.in_place and workspace.path is not None else folder / TREE
         end = await self._hooks.run(AFTER_ALL, workspace, next(iter(_shared(folder)), tree))
         if end is not None:

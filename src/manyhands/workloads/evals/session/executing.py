@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, closing, nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import Outcome
 from manyhands.engine.contract import Context
-from manyhands.engine.journal.reader import JournalReader
 from manyhands.graders.protocol import Candidate, Score
 from manyhands.workloads.evals.batch.target import BatchTarget
 from manyhands.workloads.evals.grading.conversation import Conversing, SharedWorkspace, converse
@@ -30,7 +29,8 @@ from manyhands.workloads.evals.items import (
 )
 from manyhands.workloads.evals.opening import Openings, SessionJudges, SessionWorkspaces, TargetJudges
 from manyhands.workloads.evals.prepared import PreparedEval
-from manyhands.workloads.evals.scheduling import SessionSchedule, within
+from manyhands.workloads.evals.scheduling import SECONDS, Facts, stop_rules_of, threshold_of
+from manyhands.workloads.evals.session.waiting import Concurrency, ItemTime, SampleOrder, within
 from manyhands.workloads.evals.targets.answers import Answer, read_text
 from manyhands.workloads.evals.targets.definitions import Target
 from manyhands.workloads.evals.targets.live import Conversational, LiveTarget, Talk
@@ -39,7 +39,7 @@ from manyhands.workloads.evals.workspaces.workspace import WORKSPACE_KEY, Seen, 
 
 
 class SessionExecutor:
-    """Executes the items of one session."""
+    """Executes items of one session, in one process."""
 
     def __init__(
         self,
@@ -47,10 +47,15 @@ class SessionExecutor:
         run_folder: Path,
         openings: Openings,
         grader: TestGrader,
-        schedule: SessionSchedule,
+        *,
+        replay: bool,
     ) -> None:
-        """``openings``: opens targets and judges, and closes them too."""
-        self.schedule = schedule
+        """``openings``: opens targets and judges, and closes them too; ``replay``: nothing is run, so that every sample that was made is
+        needed."""
+        self._replay = replay
+        self._concurrency = Concurrency(prepared, replay=replay)
+        self._samples = SampleOrder()
+        self._time = ItemTime(prepared.options.item_timeout)
         self._prepared = prepared
         self._folder = run_folder
         self._openings = openings
@@ -65,20 +70,30 @@ class SessionExecutor:
 
     async def run(self, context: Context) -> Outcome:
         """Execute one item. Raises ItemError, with the record, where its target or a grader fails."""
+        try:
+            return await self._run(context, context.facts or {})
+        except ItemError as failure:
+            if (seconds := self._time.used(context.item.number)) is not None:
+                failure.record[SECONDS] = seconds
+            raise
+        finally:
+            self._time.used(context.item.number)
+
+    async def _run(self, context: Context, facts: Facts) -> Outcome:
         item = self._openings.item(context.item.payload)
-        target, schedule = self._target(item)[0], self.schedule
+        target = self._target(item)[0]
         if "depends_on" in item.written:
-            ended = ended_by_dependencies(item, schedule.dependencies.failed(item))
+            ended = ended_by_dependencies(item, facts.get("failed", ()))
             if ended is not None:
                 return ended
         batch = self._batches.get((item.file, item.target, item.sample))
         if batch is not None:  # neither the order of samples nor workspaces concern it
             return await self._run_in_batch(context, item, batch)
-        rules = schedule.stop_rules(item, target)
+        rules = stop_rules_of(self._prepared, item, target)
         if rules is None:
             return await self._run_alone(context, item, target)
-        with schedule.samples.running(item, schedule.threshold(item)) as turn:
-            if not schedule.replay and (reason := await turn.needless(rules)) is not None:
+        with self._samples.running(item, facts) as turn:
+            if not self._replay and (reason := await turn.needless(rules)) is not None:
                 return left_out(reason)
             outcome = await self._run_alone(context, item, target)
             turn.ended(outcome.record, passed=outcome.record.get("status") == PASSED)
@@ -99,8 +114,9 @@ class SessionExecutor:
         lasting = bool(workspace is not None or item.written.get("task")) or (
             "conversation" in item.written and target.facts.conversational
         )
-        cached = not (lasting or await self._is_rerun(context))
-        live, concurrency = await self._live_target(item, target, cached=cached), self.schedule.concurrency
+        facts: Facts = context.facts or {}
+        cached = not (lasting or facts.get("rerun"))
+        live, concurrency = await self._live_target(item, target, cached=cached), self._concurrency
         if isinstance(live, BatchTarget):
             self._batches[item.file, item.target, item.sample] = live
             return await self._run_in_batch(context, item, live)
@@ -111,12 +127,12 @@ class SessionExecutor:
         if recorded is not None and recorded.reason is not None:
             return left_out(recorded.reason)
         if "conversation" in item.written:
-            async with concurrency.for_target(item.file, target), concurrency.for_test(item.file):
+            async with concurrency.for_target(context, item.file, target), concurrency.for_test(context, item.file):
                 outcome = await self._conversed(context, item, live, workspace)
             return stopping_early(outcome) if recorded is not None and recorded.stops_early else outcome
         async with AsyncExitStack() as work:
-            async with concurrency.for_target(item.file, target):
-                await work.enter_async_context(concurrency.for_test(item.file))
+            async with concurrency.for_target(context, item.file, target):
+                await work.enter_async_context(concurrency.for_test(context, item.file))
                 answer = await self._answered(context, item, live, workspace)
             seen = None if workspace is None else workspace.seen
             if isinstance(live, RecordedTarget):
@@ -129,7 +145,7 @@ class SessionExecutor:
         answer = await self._answered(context, item, live)
         seen = await live.seen(item.test_id) if live.has_workspaces else None
         try:
-            async with self.schedule.concurrency.for_test(item.file):
+            async with self._concurrency.for_test(context, item.file):
                 outcome = await self._graded(context, item, live, answer, seen)
         except ItemError as failure:
             # Its end waits for the command's, so that this is not cut off when its last test has ended.
@@ -170,7 +186,7 @@ class SessionExecutor:
             return await self._answered(scope, turn, answering, shared)
 
         async def grade(scope: Context, entries: Sequence[Mapping[str, Any]], candidate: Candidate) -> Sequence[Score]:
-            limited = partial(self.schedule.time.running, context)
+            limited = partial(self._time.running, context)
             async with talk.still() if talk is not None and workspace is not None else nullcontext():
                 return await grader.scores(scope, item, entries, candidate, judges=judges, limited=limited)
 
@@ -187,7 +203,7 @@ class SessionExecutor:
         means = Conversing(
             ask=ask,
             grade=grade,
-            threshold=self.schedule.threshold(item),
+            threshold=threshold_of(self._prepared, item),
             folder=Path(self._prepared.files[item.file].path).parent,
             judged=judges.own is not None,
             simulated=lambda: live.simulated,
@@ -207,7 +223,7 @@ class SessionExecutor:
             if isinstance(live, BatchTarget):  # its time limit is the command's
                 return await live.answer_to(context, item.test_id, item.graders)
             limit = within(context, seconds, f"no answer within {seconds or 0:g} s (--agent_timeout)")
-            async with self.schedule.time.running(context), limit:
+            async with self._time.running(context), limit:
                 return self._counted(item, await live.answer(context, item.test, item.sample, workspace))
         except ItemError as failure:
             record = answer_record(item, read_text("", error=failure.message), simulated=live.simulated)
@@ -225,7 +241,7 @@ class SessionExecutor:
     async def _graded(
         self, context: Context, item: TestItem, live: LiveTarget, answer: Answer, seen: Seen | None
     ) -> Outcome:
-        limited = partial(self.schedule.time.running, context)
+        limited = partial(self._time.running, context)
         judges = self._target(item)[1]
         return await self._grader.outcome(
             context, item, answer, judges=judges, simulated=live.simulated, limited=limited, seen=seen
@@ -240,15 +256,6 @@ class SessionExecutor:
             found = target, TargetJudges(self._judges, item.file, self._prepared.judge_of(item.file, target))
             self._targets[key] = found
         return found
-
-    async def _is_rerun(self, context: Context) -> bool:
-        """Whether somebody had an item executed again that had ended: an answer of an earlier run would be the same again."""
-
-        def found() -> bool:
-            with closing(JournalReader(self._folder)) as reader:
-                return bool(reader.earlier_outcomes(context.item.number))
-
-        return context.attempt > 1 and await asyncio.to_thread(found)
 
     async def _live_target(self, item: TestItem, target: Target, *, cached: bool) -> LiveTarget:
         """A target, opened when the first of its tests is executed; a command that answers all tests at once, for each sample. ``cached``:
