@@ -116,6 +116,7 @@ async def test_stages_take_over_what_an_earlier_attempt_had_done(tmp_path: Path)
 async def test_agents_work_there(tmp_path: Path) -> None:
     async with elsewhere(tmp_path, model="simulated", output_schema='{"type": "object"}') as worker:
         assert (await worker.completed("row-1"))["via"] == "tool"
+        assert worker.written() == set()
 
 
 async def test_the_modules_of_a_job(tmp_path: Path) -> None:

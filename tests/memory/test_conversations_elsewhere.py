@@ -49,6 +49,7 @@ async def test_results_are_as_those_of_a_conversation_here(tmp_path: Path) -> No
     key = run.workload.executed[0]["name"]
     async with Elsewhere.opened(run.folder, run.workload, tmp_path / "node") as worker:
         await worker.completed(key)
+        assert worker.written() == set(run.workload.worker_results)
     assert not (run.folder / "results").exists()
     (worker.folder / run.workload.worker_results[0]).rename(run.folder / "results")
     assert log_of(run.folder) == log_of(local.folder)

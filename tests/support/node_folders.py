@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
@@ -16,6 +17,9 @@ from manyhands.engine.contract import Workload
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.engine.journal.store import Store
 from manyhands.testing.context import NoLimits
+
+STAYS = {"workspaces", "states", "images", "reports", f"{JOURNAL}-wal", f"{JOURNAL}-shm"}
+"""Names in a run's folder of what belongs to the machine on which an attempt is executed."""
 
 
 def node_folder(run_folder: Path, workload: Workload, top: Path) -> Path:
@@ -52,6 +56,7 @@ class Elsewhere:
         """The node's."""
         self._workload = workload
         self._owner = owner
+        self._given = set(os.listdir(folder))
         self._settings = AttemptSettings(store, NoLimits(), SystemClock(), 0, folder)
 
     @classmethod
@@ -91,3 +96,7 @@ class Elsewhere:
         row = self.store.reader.item_by_key(key)
         assert row is not None, key
         return [step.kind for step in self.store.reader.steps(row.number, attempt)]
+
+    def written(self) -> set[str]:
+        """What is in the node's folder now that was not sent there, but for what stays on a node."""
+        return set(os.listdir(self.folder)) - self._given - STAYS

@@ -374,7 +374,7 @@ class TaskTrial:
         try:
             archive = await asyncio.to_thread(_packed, kept, posixpath.basename(source.rstrip("/")))
         except OSError as error:
-            raise ItemError(Cause.SANDBOX_LOST, f"the artifact {kept} is gone: {error.strerror}") from error
+            raise self.context.new_attempt_needed(f"the artifact {kept} is gone ({error.strerror})") from error
         await sandbox.put(archive, posixpath.dirname(source.rstrip("/")) or ".")
 
     async def _keep_logs(self, sandbox: Sandbox) -> None:

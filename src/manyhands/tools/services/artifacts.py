@@ -6,16 +6,16 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import Json
+from manyhands.core.jsonio import Json, line
 from manyhands.core.messages import Message, text_of
-from manyhands.engine.contract import Limits
+from manyhands.engine.contract import Limits, RecordedStep
 from manyhands.io.files import MAX_READ, bytes_written_aside, make_private, read_inside
 from manyhands.models.protocol import ChatModel, ChatRequest, Completion
 
@@ -35,6 +35,9 @@ SCHEME = "artifact:"
 """Begins the address of a picture that is an artifact, in a message."""
 _PICTURE = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}\.(?:png|jpg|gif|webp)\b")
 _NAME = re.compile(r"[0-9a-f]{64}(\.[a-z]{1,5})?")
+_NAMED = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?:\.[a-z]{1,5})?\b")
+_CARRIED = "artifacts"
+"""The key of an item's facts for artifacts."""
 
 
 class ArtifactStore:
@@ -50,12 +53,15 @@ class ArtifactStore:
     def keep(self, content: bytes, media_type: str) -> str:
         """The same, waiting for the disk."""
         name = name_of(content, media_type)
+        self._put(name, content)
+        return name
+
+    def _put(self, name: str, content: bytes) -> None:
         make_private(self._folder)
         path = self._folder / name
         if not path.exists():
             with bytes_written_aside(path) as handle:
                 handle.write(content)
-        return name
 
     async def get(self, name: str) -> bytes:
         """The content of an artifact. Raises ToolError if there is none of that name."""
@@ -69,6 +75,17 @@ class ArtifactStore:
             return read_inside(self._folder, self._folder / name, MAX_READ)
         except (OSError, ValueError) as error:
             raise ToolError(f"the artifact {name} can't be read") from error
+
+    def carried(self, steps: Iterable[RecordedStep]) -> dict[str, Json]:
+        """Facts for an attempt that goes on: the artifacts that its steps name, of which a worker on another machine may have none."""
+        names = dict.fromkeys(name for step in steps for name in _NAMED.findall(line(step.output)))
+        there = [name for name in names if (self._folder / name).is_file()]
+        return {_CARRIED: {name: base64.b64encode(self.read(name)).decode("ascii") for name in there}} if there else {}
+
+    def take(self, facts: Json) -> None:
+        """Keep what ``carried`` gave."""
+        for name, coded in (facts or {}).get(_CARRIED, {}).items():
+            self._put(name, base64.b64decode(coded))
 
     async def embedded(self, messages: Sequence[Message]) -> list[Message]:
         """The messages with the pictures that they refer to as data addresses, as models take them. Raises ToolError for one that can't

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from manyhands.processes.strays import process_mark
 from manyhands.runs.making import kept_file
 from manyhands.sandboxes.lifecycle.keeping import worlds_of
 from manyhands.sandboxes.remote.exported.archive import EXPORTS
+from manyhands.tools.services.artifacts import ArtifactStore
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
@@ -153,6 +155,8 @@ class CsvJobsWorkload(Workload):
             found[EARLIER_USAGE] = self._used_before.to_json()
         if self._stages and attempt > 1 and self._reader is not None:
             found |= done_before(item, attempt, self._reader.steps)
+        if options.executor == "ray" and options.worker_kind == "agent" and self._reader is not None:
+            found |= ArtifactStore(self._folder).carried(self._reader.steps(item.number, attempt))
         return found or None
 
     def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
@@ -203,6 +207,8 @@ class CsvJobsWorkload(Workload):
     async def run(self, context: Context) -> Outcome:
         if self._worker is None:
             raise RuntimeError("no worker is open")
+        if context.facts is not None:
+            await asyncio.to_thread(ArtifactStore(self._folder).take, context.facts)
         if self._stages:
             accepted = await self._staged.run(context, self._worker, self._on_stop)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from manyhands.agents.worlds.recorded_commands import CommandRecord
 from manyhands.agents.worlds.world import World
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import GRADE, ItemState, Outcome, OutputLine, StopReason
 from manyhands.core.usage import Usage
@@ -149,6 +151,7 @@ class TrajectoryWorkload(Workload):
         self._furnishing = Furnishing()
         self._tasks: TaskSession | None = None
         self._run_id = ""
+        self._reader: RunReader | None = None
         self.adoption = Adoption()
 
     @property
@@ -183,6 +186,14 @@ class TrajectoryWorkload(Workload):
     @property
     def late_imports(self) -> Sequence[str]:
         return late_imports(self._options.model, self._options.base_url)
+
+    def begin(self, reader: RunReader) -> None:
+        self._reader = reader
+
+    def facts(self, item: Item, attempt: int) -> Json:
+        if self._reader is None or self._options.executor != "ray":
+            return None
+        return ArtifactStore(self._folder).carried(self._reader.steps(item.number, attempt)) or None
 
     @property
     def modules(self) -> Sequence[tuple[str, Path]]:
@@ -254,6 +265,8 @@ class TrajectoryWorkload(Workload):
 
     async def run(self, context: Context) -> Outcome:
         payload = PromptItem.of(context.item)
+        if context.facts is not None:
+            await asyncio.to_thread(ArtifactStore(self._folder).take, context.facts)
         began = await self._moment(context, "began")
         toolsets = draw(self._prepared.distribution, lambda: context.random("toolsets"))
         toolbox = self._opened_tools.toolbox(toolsets)

@@ -289,6 +289,8 @@ class Session:
             raise ToolError("no page is open; call browser_navigate first")
         if brought_back and self._was_replayed and self._pool.fresh:
             raise environment.own_steps.new_attempt_needed("its browser is gone (--browser_resume=attempt)")
+        if brought_back and self._was_replayed and not self._has_state():
+            raise environment.own_steps.new_attempt_needed("what its browser had kept is not on this machine")
         self._was_replayed = False
         with environment.untimed():
             try:
@@ -464,6 +466,10 @@ class Session:
     def _note_file(self, name: str) -> None:
         if name:
             self._files = [*(each for each in self._files if each != name), name]
+
+    def _has_state(self) -> bool:
+        """Whether what was kept last is here, if anything was."""
+        return not self._kept.state or (self._folder / Path(self._kept.state).name).is_file()
 
     def _read_state(self) -> Json:
         with suppress(OSError, ValueError):
