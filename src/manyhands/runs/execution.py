@@ -32,7 +32,17 @@ from manyhands.io.files import keep_private, written_aside
 from manyhands.processes.fork_server import ForkServer, fork_server
 from manyhands.processes.strays import kill_strays, remove_asides
 from manyhands.runs.exit_codes import ExitCode
-from manyhands.runs.ledger import LIMIT, REMOVED, REPLICAS, Ledger, Summary, ledger_of, left_to_do, summarise
+from manyhands.runs.ledger import (
+    LIMIT,
+    REMOVED,
+    REPLICAS,
+    Ledger,
+    Summary,
+    interruptions_text,
+    ledger_of,
+    left_to_do,
+    summarise,
+)
 from manyhands.runs.making import Opened, plan, protect_secrets
 from manyhands.runs.progress import Notes, Notice, Progress, image_progress
 from manyhands.runs.registry import workload_target
@@ -325,6 +335,8 @@ class _Session:
             if self._worlds is not None and (line := await self._worlds.kept()) is not None:
                 self._notice(line)
             summary = self._summary()
+            if (cut_off := interruptions_text(summary)) is not None:
+                self._notice(cut_off)
             with written_aside(self._store.folder / SUMMARY) as handle:
                 handle.write(pretty(summary) + "\n")
         except StorageError as failure:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NotRequired, TypedDict, cast
 
 from manyhands.core.outcomes import ItemState
+from manyhands.core.text import counted
 from manyhands.core.usage import Usage, UsageFigures
 from manyhands.engine.journal.reader import JournalReader
 
@@ -65,6 +66,15 @@ class LastSession(TypedDict):
     """Since when it is paused, or was when it was killed; null if it was not."""
 
 
+class Interruptions(TypedDict):
+    """Executions of items that ended because their workers were lost: the process died, or the machine that it was on."""
+
+    went_on: int
+    """Those that go on from their last recorded steps."""
+    afresh: int
+    """Those that a fresh attempt followed, as what the item had elsewhere was lost, too."""
+
+
 class Summary(TypedDict):
     """What ``summary.json`` holds: a run of any workload in figures. Times are RFC 3339, UTC."""
 
@@ -78,6 +88,8 @@ class Summary(TypedDict):
     usage: RunUsage
     tools: list[ToolUsage]
     """What of that tools used and cost, by their names; empty if none paid for anything."""
+    interruptions: NotRequired[Interruptions]
+    """Absent if there were none."""
     simulated: bool
     """Whether a simulated model answered."""
     working_seconds: float
@@ -135,6 +147,7 @@ def summarise(reader: JournalReader, spec: Any = None) -> Summary:
         "ledger": ledger_of(reader, spec),
         "usage": cast(RunUsage, {**usage.to_json(), "total_tokens": usage.total_tokens, "cost": round(usage.cost, 6)}),
         "tools": tool_usages(reader.accounts()),
+        **_interruptions(reader),
         "simulated": usage.simulated_calls > 0,
         "working_seconds": round(reader.working_seconds(), 3),
         "last_session": None
@@ -145,6 +158,27 @@ def summarise(reader: JournalReader, spec: Any = None) -> Summary:
             "paused_at": timestamp(session.paused_at),
         },
     }
+
+
+class _Interrupted(TypedDict, total=False):
+    interruptions: Interruptions
+
+
+def _interruptions(reader: JournalReader) -> _Interrupted:
+    count, afresh = reader.interruptions()
+    return {"interruptions": {"went_on": count - afresh, "afresh": afresh}} if count else {}
+
+
+def interruptions_text(summary: Summary) -> str | None:
+    """How often items were cut off, in a sentence; None if none was."""
+    found = summary.get("interruptions")
+    if found is None:
+        return None
+    count = found["went_on"] + found["afresh"]
+    return (
+        f"workers were lost in the middle of {counted(count, 'execution')}: {found['went_on']:,} went on from the last recorded step, "
+        f"{found['afresh']:,} started afresh"
+    )
 
 
 def tool_usages(accounts: Mapping[str, Usage]) -> list[ToolUsage]:

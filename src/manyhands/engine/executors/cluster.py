@@ -183,21 +183,21 @@ class ClusterLauncher:
 
     async def _furnished(self, expected: _Expected, channel: wire.Channel) -> _Remote:
         """A worker that has connected, with everything that it needs."""
-        async with self._turn:  # what one reads is read by the next from memory, and a node gets it once
+        async with self._turn:
             furnish = await asyncio.to_thread(self._shipment.furnish, os.environ)
-            try:
-                async with asyncio.timeout(FURNISH_SECONDS):
-                    channel.send(furnish)
-                    answer = await channel.receive()
-                    if isinstance(answer, wire.Unusable):
-                        raise UserError(f"the node {expected.address}: {answer.message}")
-                    if not isinstance(answer, wire.Missing):
-                        raise ConnectionError(await self._why_lost(expected))
-                    for path in answer.paths:
-                        await self._send(channel, path)
-            except (TimeoutError, ConnectionError) as error:
-                channel.close()
-                raise OSError(0, str(error) or "a worker did not take what it needs in time") from error
+        try:
+            async with asyncio.timeout(FURNISH_SECONDS):
+                channel.send(furnish)
+                answer = await channel.receive()
+                if isinstance(answer, wire.Unusable):
+                    raise UserError(f"the node {expected.address}: {answer.message}")
+                if not isinstance(answer, wire.Missing):
+                    raise ConnectionError(await self._why_lost(expected))
+                for path in answer.paths:
+                    await self._send(channel, path)
+        except (TimeoutError, ConnectionError) as error:
+            channel.close()
+            raise OSError(0, str(error) or "a worker did not take what it needs in time") from error
         return _Remote(self, expected, channel, answer, self._returns.of_worker())
 
     async def _why_lost(self, expected: _Expected) -> str:

@@ -155,7 +155,7 @@ def unlike_us(about: Mapping[str, Any]) -> str | None:
 
 def _brief(error: BaseException) -> str:
     text = str(error)
-    if "memory" in text.lower() and "kill" in text.lower():
+    if "running low on memory" in text or type(error).__name__ == "OutOfMemoryError":
         return "Ray ended it, as its node ran out of memory"
     return "its actor was killed" if type(error).__name__ == "ActorDiedError" else one_line(text)[:300]
 

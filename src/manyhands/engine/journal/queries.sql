@@ -510,3 +510,12 @@ SELECT id, process, host, started_at, heartbeat_at, ended_at, ending, NULL FROM 
 
 -- name: working_seconds_without_pauses
 SELECT coalesce(sum(coalesce(ended_at, heartbeat_at) - started_at), 0.0) FROM sessions;
+
+-- name: interruptions
+-- executions whose worker was lost; those of which nothing was recorded afterwards, and that a fresh attempt followed
+SELECT count(*), coalesce(sum(
+    EXISTS (SELECT 1 FROM attempts WHERE attempts.item = lost.item AND attempts.attempt = lost.attempt)
+    AND NOT EXISTS (
+        SELECT 1 FROM steps WHERE steps.item = lost.item AND steps.attempt = lost.attempt AND steps.finished_at > lost.at
+    )
+), 0) FROM failures AS lost WHERE cause IN ('worker_crash', 'node_lost');

@@ -398,6 +398,12 @@ class JournalReader:
         """The failures of an item, in order."""
         return [RecordedFailure(*row) for row in self._all("failures_of_item", item_number)]
 
+    def interruptions(self) -> tuple[int, int]:
+        """How many executions ended because their worker was lost, and how many of these a fresh attempt followed, as their world was lost
+        with it. The others go on from their last recorded steps."""
+        found = self._one("interruptions")
+        return (0, 0) if found is None else (int(found[0]), int(found[1]))
+
     def last_cause(self, item_number: int) -> Cause | None:
         """Why an item failed last; None if it never did."""
         row = self._one("last_failure", item_number)
