@@ -512,7 +512,7 @@ class Scheduler:
             await self._put_back(claimed)
             return
         if rule.blameless:
-            await self._put_back(claimed)
+            await self._put_back(claimed, self._clock.now())
             return
         claimed.failures += 1
         if (

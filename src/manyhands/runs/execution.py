@@ -421,6 +421,7 @@ class _Session:
             self._store,
             limits,
             is_needed=lambda attempt: workspaces.still_needed(Path(WORKSPACES, attempt)),
+            notice=self._notice,
             **options,
         )
 

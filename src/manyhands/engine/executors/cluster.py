@@ -130,13 +130,13 @@ class ClusterLauncher:
         self._listening = asyncio.create_task(self._listen())
         self._patience = asyncio.get_running_loop().call_later(WAIT_SECONDS, self._tell_waiting)
 
-    async def start(self) -> _Remote:
+    async def start(self, near: str) -> _Remote:
         name, loop = secrets.token_hex(NAME_BYTES), asyncio.get_running_loop()
         expected = self._expected[name] = _Expected(name, loop.create_future(), loop.create_future())
         if self._lost is not None:
             raise UserError(self._lost)
         host, port = self._address
-        self._tell(start=name, call=Call(host, port, self._secret.hex(), name).to_json())
+        self._tell(start=name, call=Call(host, port, self._secret.hex(), name).to_json(), near=near)
         try:
             channel = await expected.channel
             if self._patience is not None:
@@ -195,9 +195,9 @@ class ClusterLauncher:
                     raise ConnectionError(await self._why_lost(expected))
                 for path in answer.paths:
                     await self._send(channel, path)
-        except (TimeoutError, ConnectionError) as error:
+        except TimeoutError as error:
             channel.close()
-            raise OSError(0, str(error) or "a worker did not take what it needs in time") from error
+            raise ConnectionError(f"a worker on {expected.address} did not take what it needs in time") from error
         return _Remote(self, expected, channel, answer, self._returns.of_worker())
 
     async def _why_lost(self, expected: _Expected) -> str:
@@ -282,7 +282,7 @@ class ClusterLauncher:
                 _refuse(expected.channel, OSError(0, why))
                 _end(expected, Death(how_ended(code), well=code == 0))
             case {"ended": _, "how": how, "node_lost": lost}:
-                _refuse(expected.channel, OSError(0, f"a worker on {expected.address} was lost: {how}"))
+                _refuse(expected.channel, ConnectionError(f"a worker on {expected.address} was lost: {how}"))
                 _end(expected, Death(how, node_lost=lost, others_too=True))
 
     def _note(self, text: str) -> None:

@@ -3,9 +3,9 @@
 Ray is kept out of the owner: its core takes over signals, and ends the process that it is in when the cluster is lost. The owner lives on
 and says what happened. When the owner dies so does this process, and with it Ray ends all actors of it.
 
-In come ``{"begin": {...}}`` first, then ``{"start": NAME, "call": TEXT}``, ``{"kill": NAME}``. Out go ``{"ready": ADDRESS}`` or
-``{"error": TEXT}``; ``{"placed": NAME, "node": ID, "address": TEXT}``, ``{"unusable": NAME, "why": TEXT}``, and ``{"ended": NAME,
-"code": NUMBER, "printed": TEXT}`` or ``{"ended": NAME, "how": TEXT, "node_lost": BOOL}``; ``{"draining": [ID, ...]}``, ``{"room": TEXT}``.
+In come ``{"begin": {...}}`` first, then ``{"start": NAME, "call": TEXT, "near": NODE}``, ``{"kill": NAME}``. Out go ``{"ready": ADDRESS}``
+or ``{"error": TEXT}``; ``{"placed": NAME, "node": ID, "address": TEXT}``, ``{"unusable": NAME, "why": TEXT}``, and
+``{"ended": NAME, "code": NUMBER, "printed": TEXT}`` or ``{"ended": NAME, "how": TEXT, "node_lost": BOOL}``; ``{"draining": [ID, ...]}``.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Placer:
         self._say = say
         own = {_CPUS: 1.0, **resources}
         named = {name: own.pop(name) for name in (_CPUS, _GPUS, _MEMORY) if name in own}
-        self._class = ray.remote(actor.WorkerActor).options(
-            **named, resources=own or None, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
-        )
+        self._class = ray.remote(actor.WorkerActor)
+        self._options = {**named, "resources": own or None, "max_restarts": 0, "max_task_retries": 0}
+        self._near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         self._actors: dict[str, Any] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
         self._draining: set[str] = set()
@@ -65,15 +65,16 @@ class Placer:
     def _read_orders(self) -> None:
         for line in sys.stdin:
             match json.loads(line):
-                case {"start": name, "call": call}:
-                    self._work.put(partial(self.start, name, call))
+                case {"start": name, "call": call, "near": near}:
+                    self._work.put(partial(self.start, name, call, near))
                 case {"kill": name}:
                     self._work.put(partial(self.kill, name))
         self._work.put(None)
 
-    def start(self, name: str, call: str) -> None:
-        """Have a worker started wherever there is room for it."""
-        worker = self._actors[name] = self._class.remote()
+    def start(self, name: str, call: str, near: str) -> None:
+        """Have a worker started wherever there is room for it, on the node ``near`` rather than on others if one is named."""
+        where = self._near(near, soft=True) if near else "SPREAD"
+        worker = self._actors[name] = self._class.options(**self._options, scheduling_strategy=where).remote()
         self._when_done(worker.about.remote(), lambda done: self._placed(name, call, done))
 
     def kill(self, name: str) -> None:

@@ -65,7 +65,7 @@ class ProcessLauncher:
     async def open(self, drain: Callable[[str], None]) -> None:
         self._log = await asyncio.to_thread(open_log, self._folder)
 
-    async def start(self) -> _Process:
+    async def start(self, near: str = "") -> _Process:
         ours, theirs = socket.socketpair()
         try:
             with theirs:

@@ -10,6 +10,7 @@ afresh anywhere else, and be paid for again.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -85,8 +86,9 @@ class Launcher(Protocol):
         """Get ready. ``drain`` is called with each node that is about to go, and takes no new work. Raises UserError, StorageError."""
         ...
 
-    async def start(self) -> Launched:
-        """Start a worker. Raises OSError if that can't be done now, UserError if it never will be."""
+    async def start(self, near: str) -> Launched:
+        """Start a worker, on the node ``near`` if that is named and has room. Raises OSError if that can't be done now (ConnectionError if
+        it was lost on the way), UserError if it never will be."""
         ...
 
     async def close(self) -> None:
@@ -130,12 +132,13 @@ class WorkerExecutor:
         one_item_a_process: bool = False,
         grace: float = GRACE_SECONDS,
         is_needed: Callable[[str], bool] = lambda attempt: True,
+        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         """``items``: how many there are at first; no more workers are started than these need (None: all). ``max_in_flight``: items in all
         (None: as many as the workers can have); if the workers can have more, each item is reason enough for another worker.
         ``one_item_a_process``: more items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take
         to end an item that is past its time limit, before the worker is killed. ``is_needed``: whether the workspace of an attempt
-        (``3-1``) may still be needed."""
+        (``3-1``) may still be needed. ``notice`` gets what a person should know."""
         self._launcher = launcher
         self._begin = begin
         self._journal = journal
@@ -148,6 +151,7 @@ class WorkerExecutor:
         self._pause = Pause()
         self._grace = grace
         self._is_needed = is_needed
+        self._notice = notice
         self._workers: list[_Worker] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawning: set[asyncio.Task[None]] = set()
@@ -156,6 +160,8 @@ class WorkerExecutor:
         """What executes each group of items."""
         self._homes: dict[str, str] = {}
         """The nodes on which unfinished attempts (``3-1``) have their workspaces, if they have any."""
+        self._returning = Counter[str]()
+        """Workers that are asked for in place of lost ones, by the nodes that lost them."""
         self._waiting: set[int] = set()
         """Items that wait for a worker, but for those that were cancelled meanwhile."""
         self._ticket = 0
@@ -298,36 +304,58 @@ class WorkerExecutor:
             elif self._closing or self._stopping or await self._spawn() is not None:
                 return
 
-    async def _spawn_patiently(self) -> None:
-        """Start a worker where somebody else decides when that can be done. What goes wrong may go well the next time."""
+    async def _spawn_patiently(self, near: str = "") -> None:
+        """Start a worker where somebody else decides when that can be done. What goes wrong may go well the next time. ``near``: the node
+        that lost one, whose items wait for this one."""
         while not (self._closing or self._stopping or self._unusable):
-            problem = await self._spawn()
-            if problem is None:
+            try:
+                await self._started(near)
                 return
-            self._failed_starts += 1
-            if self._failed_starts >= FAILED_STARTS:
-                self._give_up(problem)
+            except ConnectionError:
+                pass  # it was lost before it began, for which no worker is to blame
+            except OSError as error:
+                self._failed_starts += 1
+                if self._failed_starts >= FAILED_STARTS:
+                    self._give_up(_unable(error))
+            except (StorageError, UserError) as error:
+                if not any(worker.ready for worker in self._workers):
+                    self._give_up(str(error))
+                self._notice(str(error))
+                return
+            finally:
+                self._returned(near)
+                near = ""
             await asyncio.sleep(RETRY_SECONDS)
 
+    def _returned(self, node: str) -> None:
+        """No item waits any more for a worker that a node gets in place of a lost one."""
+        if node:
+            self._returning[node] -= 1
+            self._wake_all()
+
     async def _spawn(self) -> str | None:
-        """Start a worker, or say why that can't be done; one that is begun is started to its end, so that it can be ended properly."""
-        task = asyncio.ensure_future(self._start_worker())
+        """Start a worker at once, or say why that can't be done."""
+        try:
+            await self._started()
+        except OSError as error:
+            return _unable(error)
+        return None
+
+    async def _started(self, near: str = "") -> None:
+        """Start a worker; one that is begun is started to its end, so that it can be ended properly."""
+        task = asyncio.ensure_future(self._start_worker(near))
         self._spawning.add(task)
         task.add_done_callback(self._spawning.discard)
         try:
             await asyncio.shield(task)
-        except OSError as error:
-            return f"worker processes can't be started: {error.strerror or error}"
-        except (StorageError, UserError) as error:
-            self._give_up(str(error))
-            return str(error)
+        except (OSError, StorageError, UserError):
+            raise
         except Exception as error:  # nobody else waits for it, and the run would wait for good
             self._give_up(f"worker processes can't be started: {describe(error)}")
             raise
-        return None
 
-    async def _start_worker(self) -> None:
-        launched = await self._launcher.start()
+    async def _start_worker(self, near: str) -> None:
+        launched = await self._launcher.start(near)
         worker = _Worker(launched, launched.channel)
         for attempt in launched.attempts:
             if attempt in self._homes:
@@ -446,6 +474,8 @@ class WorkerExecutor:
         if claim.group is not None:
             return self._worker_of(claim.group)
         home = self._homes.get(_attempt_of(claim)) if claim.recorded else None
+        if home and self._returning[home] > 0:
+            return None
         at_home = [each for each in self._workers if home and each.launched.node == home and not each.draining]
         return max(at_home or self._workers, key=self._free_slots, default=None)
 
@@ -529,7 +559,9 @@ class WorkerExecutor:
                     f"worker processes die before they are ready ({death.how}); see {self._begin.folder}/workers.log"
                 )
         if self._launcher.places:
-            await self._grow(1)
+            near = "" if death.node_lost or worker.draining else worker.launched.node
+            self._returning[near] += 1
+            self._background(self._spawn_patiently(near))
         elif self._unusable is None and not self._stopping:
             problem = await self._spawn()
             if not self._workers and problem is not None:
@@ -541,6 +573,10 @@ class WorkerExecutor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _unable(error: OSError) -> str:
+    return f"worker processes can't be started: {error.strerror or error}"
 
 
 def _attempt_of(claim: Claim) -> str:
