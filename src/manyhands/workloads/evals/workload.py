@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -42,6 +43,11 @@ def ignore_notice(text: str) -> None:
     """Shows nothing."""
 
 
+def log_line(text: str) -> None:
+    """Writes a line to the log of a worker process, which is its standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
 class EvalsWorkload(Workload):
     """Tests become scores. ``spec`` is what ``PreparedEval.to_json`` gives."""
 
@@ -58,11 +64,11 @@ class EvalsWorkload(Workload):
         *,
         files: tuple[EvalFile, ...] | None = None,
         edits: Sequence[Edits] = (),
-        tell: Callable[[str], None] = ignore_notice,
+        tell: Callable[[str], None] = log_line,
         given: Given = NOTHING,
     ) -> None:
         """``files``: the eval files, if they were read and their targets checked already; ``edits``: what is different in them since the
-        run was made; ``tell``: shows the person a line while the run is executed; ``given``: in Python."""
+        run was made; ``tell``: shows the person a line while the run is executed (in a worker process: logs it); ``given``: in Python."""
         self.spec = spec
         self._folder = run_folder
         self._prepared = PreparedEval.from_json(spec, run_folder.parent)
