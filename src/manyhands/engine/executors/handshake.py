@@ -31,8 +31,10 @@ NAME_BYTES = 16
 """Bytes of a worker's name."""
 SILENCE_SECONDS = 4
 """Seconds without a sign of life after which a connection is given up."""
-HANDSHAKE_SECONDS = 10.0
-MAX_STRANGERS = 64
+CONNECT_SECONDS = 10.0
+HANDSHAKE_SECONDS = 30.0
+"""That both may take to show who they are; long, because a thousand workers may come at once while the owner is busy."""
+MAX_STRANGERS = 1024
 """Connections that have not shown yet who they are, at most; more are closed at once."""
 _MAGIC = b"manyhands wire 1"
 _OWNER, _WORKER = b"owner", b"worker"
@@ -55,7 +57,7 @@ class Gate:
     async def open(self, host: str, port: int = 0) -> int:
         """Listen; returns the port. Raises OSError, and UserError for certificates that can't be used."""
         self._server = await asyncio.start_server(
-            self._arrived, host, port, backlog=MAX_STRANGERS * 4, ssl=tls_context(os.environ, server=True)
+            self._arrived, host, port, backlog=MAX_STRANGERS, ssl=tls_context(os.environ, server=True)
         )
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -76,7 +78,7 @@ class Gate:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 name = await self._known(reader, writer)
-        except (TimeoutError, OSError, EOFError, Refused):
+        except (TimeoutError, OSError, EOFError, Refused, asyncio.CancelledError):  # cancelled only to be closed
             writer.transport.abort()
             return
         finally:
@@ -101,9 +103,10 @@ class Gate:
 
 async def reach(host: str, port: int, secret: bytes, name: bytes) -> wire.Channel:
     """Connect to the owner, as the worker with this name. Raises OSError, Refused, and UserError for certificates that can't be used."""
-    async with asyncio.timeout(HANDSHAKE_SECONDS):
-        context = tls_context(os.environ, server=False)
+    context = tls_context(os.environ, server=False)
+    async with asyncio.timeout(CONNECT_SECONDS):
         reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    async with asyncio.timeout(HANDSHAKE_SECONDS):
         try:
             ours = secrets.token_bytes(SECRET_BYTES)
             writer.write(_MAGIC + name + ours)

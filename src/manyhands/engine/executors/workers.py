@@ -10,8 +10,8 @@ afresh anywhere else, and be paid for again.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,8 +19,10 @@ from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserE
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import describe
 from manyhands.engine.attempt import AttemptResult, Claim, Failed, Journal, Stopped
+from manyhands.engine.backlog import Waiters
 from manyhands.engine.contract import CallReport, OneOf
 from manyhands.engine.executors import wire
+from manyhands.engine.executors.slots import ByLoad
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.engine.pause import Pause
@@ -96,7 +98,7 @@ class Launcher(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Worker:
     launched: Launched
     channel: wire.Channel
@@ -105,14 +107,21 @@ class _Worker:
     """The tickets of the items that it executes, by their numbers."""
     permits: set[int] = field(default_factory=set)
     requests: dict[int, asyncio.Future[None]] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=set)
+    """The groups of items that it executes."""
     ready: bool = False
     reserved: bool = False
     """Kept for an item that has to be alone."""
     draining: bool = False
     """It ends what it has, and gets nothing more."""
+    lost: bool = False
+
+    @property
+    def takes_items(self) -> bool:
+        return self.ready and not (self.reserved or self.draining or self.lost)
 
     def free_slots(self, concurrency: int) -> int:
-        return concurrency - len(self.tickets) if self.ready and not (self.reserved or self.draining) else 0
+        return concurrency - len(self.tickets) if self.takes_items else 0
 
 
 class WorkerExecutor:
@@ -155,7 +164,14 @@ class WorkerExecutor:
         self._workers: list[_Worker] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawning: set[asyncio.Task[None]] = set()
-        self._free: list[asyncio.Future[None]] = []
+        self._by_load = ByLoad[_Worker]()
+        """Those that take items."""
+        self._nodes: dict[str, list[_Worker]] = {}
+        """The workers of each node."""
+        self._queues = defaultdict[Hashable, Waiters](Waiters)
+        """Who waits: for a free slot of a certain worker, of one on a certain node or of any (None), or for something else."""
+        self._alone = Waiters()
+        """Who waits for a worker without other items."""
         self._groups: dict[str, _Worker] = {}
         """What executes each group of items."""
         self._homes: dict[str, str] = {}
@@ -194,6 +210,7 @@ class WorkerExecutor:
         future: asyncio.Future[AttemptResult] = loop.create_future()
         worker.tickets[ticket] = future
         worker.items[number] = ticket
+        self._sort(worker)
         if worker.launched.node:
             self._homes[_attempt_of(claim)] = worker.launched.node
         worker.channel.send(wire.Execute(ticket, claim))
@@ -207,8 +224,7 @@ class WorkerExecutor:
         finally:
             del worker.items[number]
             if claim.alone:
-                worker.reserved = False
-                self._wake_all()
+                self._reserve(worker, False)
 
     def stop(self) -> None:
         self._stopping = True
@@ -261,9 +277,8 @@ class WorkerExecutor:
         name = f"{item}-{attempt}"
         if (node := self._homes.pop(name, None)) is None:
             return
-        worker = next((each for each in self._workers if each.launched.node == node), None)
-        if worker is not None:  # else the next one there says what it finds
-            worker.channel.send(wire.Over(name, failed))
+        if workers := self._nodes.get(node):  # else the next one there says what it finds
+            workers[0].channel.send(wire.Over(name, failed))
 
     async def close(self) -> None:
         if self._closing:
@@ -285,10 +300,10 @@ class WorkerExecutor:
         await self._launcher.close()
 
     def _drain(self, node: str) -> None:
-        for worker in self._workers:
-            if worker.launched.node == node:
-                worker.draining = True
-                self._end_if_drained(worker)
+        for worker in self._nodes.get(node, ()):
+            worker.draining = True
+            self._sort(worker)
+            self._end_if_drained(worker)
         self._wake_all()
 
     def _end_if_drained(self, worker: _Worker) -> None:
@@ -366,6 +381,8 @@ class WorkerExecutor:
                 worker.channel.send(wire.Over(attempt, None))
         worker.channel.send(self._begin)
         self._workers.append(worker)
+        if launched.node:
+            self._nodes.setdefault(launched.node, []).append(worker)
         self._background(self._listen(worker))
 
     async def _listen(self, worker: _Worker) -> None:
@@ -400,7 +417,8 @@ class WorkerExecutor:
                     worker.channel.send(wire.Stop())
                 elif self._pause.active:
                     worker.channel.send(wire.Pause(True))
-                self._wake_all()
+                self._sort(worker)
+                self._offer(worker)
             case wire.Unusable(text):
                 self._give_up(text)
             case _:
@@ -418,8 +436,9 @@ class WorkerExecutor:
                 future.set_result(result)
             else:
                 future.set_exception(error or UserError("the worker could not execute the item"))
+        self._sort(worker)
         self._end_if_drained(worker)
-        self._wake_all()
+        self._offer(worker)
 
     def _record(self, worker: _Worker, request: int, row: StepRow) -> None:
         """Answer once the step is on disk. There is one for each step of the run, so it has no task of its own."""
@@ -463,34 +482,34 @@ class WorkerExecutor:
     async def _free_worker(self, claim: Claim) -> _Worker | None:
         """A worker with a free slot; None if the item does not wait any more, or the run is stopping."""
         while claim.item.number in self._waiting and not self._is_over():
-            worker = self._best_worker(claim)
+            where, worker = self._best_worker(claim)
             if worker is not None and self._free_slots(worker) > 0:
                 return worker
-            await self._change()
+            await self._queues[where].wait()
         return None
 
-    def _best_worker(self, claim: Claim) -> _Worker | None:
-        """The one to execute an item, or to wait for: that of its group, or one on the node where its workspace is."""
+    def _best_worker(self, claim: Claim) -> tuple[Hashable, _Worker | None]:
+        """The one to execute an item, or to wait for, and in which queue: that of its group, or one on the node where its workspace is."""
         if claim.group is not None:
-            return self._worker_of(claim.group)
+            worker = self._worker_of(claim.group)
+            return worker, worker
         home = self._homes.get(_attempt_of(claim)) if claim.recorded else None
-        if home and self._returning[home] > 0:
-            return None
-        at_home = [each for each in self._workers if home and each.launched.node == home and not each.draining]
-        return max(at_home or self._workers, key=self._free_slots, default=None)
+        if home is not None and self._returning[home] > 0:
+            return ("returning to", home), None
+        if home is not None and (able := [each for each in self._nodes.get(home, ()) if not each.draining]):
+            return home, max(able, key=self._free_slots)
+        return None, self._by_load.least_loaded()
 
     def _worker_of(self, group: str) -> _Worker | None:
         """The worker that executes a group: the same for as long as it lives."""
         worker = self._groups.get(group)
-        if worker not in self._workers or worker.draining:
+        if worker is None or worker.draining:
             able = (each for each in self._workers if not each.draining)  # also one that is just starting
-            worker = min(able, key=self._groups_of, default=None)
+            worker = min(able, key=lambda each: len(each.groups), default=None)
             if worker is not None:
                 self._groups[group] = worker
+                worker.groups.add(group)
         return worker
-
-    def _groups_of(self, worker: _Worker) -> int:
-        return sum(each is worker for each in self._groups.values())
 
     async def _reserved_worker(self, number: int) -> _Worker | None:
         """A worker that executes nothing else, and takes nothing else until its ``reserved`` is reset; None as of ``_free_worker``."""
@@ -498,44 +517,60 @@ class WorkerExecutor:
         try:
             while number in self._waiting and not self._is_over():
                 if reserved not in self._workers:
-                    reserved = max(self._workers, key=self._free_slots, default=None)
-                    if reserved is None or self._free_slots(reserved) <= 0:
-                        reserved = None
+                    reserved = self._by_load.least_loaded()
+                    if reserved is not None and self._free_slots(reserved) > 0:
+                        self._reserve(reserved, True)
                     else:
-                        reserved.reserved = True
+                        reserved = None
                 if reserved is not None and not reserved.tickets:
                     found, reserved = reserved, None
                     return found
-                await self._change()
+                await self._alone.wait()
         finally:
             if reserved is not None:
-                reserved.reserved = False
-                self._wake_all()
+                self._reserve(reserved, False)
         return None
+
+    def _reserve(self, worker: _Worker, reserved: bool) -> None:
+        worker.reserved = reserved
+        self._sort(worker)
+        self._offer(worker)
 
     def _free_slots(self, worker: _Worker) -> int:
         return worker.free_slots(self._concurrency)
+
+    def _sort(self, worker: _Worker) -> None:
+        """What a worker has, or whether it takes more, has changed."""
+        if worker.takes_items:
+            self._by_load.set(worker, len(worker.tickets))
+        else:
+            self._by_load.remove(worker)
 
     def _is_over(self) -> bool:
         if self._unusable is not None:
             raise UserError(self._unusable)
         return self._stopping
 
-    async def _change(self) -> None:
-        """Wait until a slot may have become free."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._free.append(future)
-        await future
+    def _offer(self, worker: _Worker) -> None:
+        """Wake as many of those who wait as a worker has free slots. Waking all for each of thousands of slots would take longer than
+        everything else."""
+        free = self._free_slots(worker)
+        for where in (worker, worker.launched.node, None):
+            queue = self._queues.get(where)
+            while free > 0 and queue and queue.wake():
+                free -= 1
+        self._alone.wake_all()
 
     def _wake_all(self) -> None:
-        waiting, self._free = self._free, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        """Something else than a slot has changed, so that all who wait look again."""
+        queues = [*self._queues.values(), self._alone]
+        self._queues.clear()
+        for queue in queues:
+            queue.wake_all()
 
     async def _lost(self, worker: _Worker) -> None:
         """A worker's channel closed: it died, or had to end."""
-        self._workers.remove(worker)
+        self._forget(worker)
         worker.channel.close()
         death = await worker.launched.ended()
         for task in list(worker.requests.values()):
@@ -550,6 +585,18 @@ class WorkerExecutor:
                 future.set_result(result)
         if not self._closing:
             await self._replace(worker, death)
+
+    def _forget(self, worker: _Worker) -> None:
+        """Give a worker nothing more, and its groups to others."""
+        worker.lost = True
+        self._workers.remove(worker)
+        if worker.launched.node:
+            self._nodes[worker.launched.node].remove(worker)
+        self._sort(worker)
+        for group in worker.groups:
+            if self._groups.get(group) is worker:
+                del self._groups[group]
+        self._wake_all()
 
     async def _replace(self, worker: _Worker, death: Death) -> None:
         if not worker.ready:

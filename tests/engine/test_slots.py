@@ -1,0 +1,211 @@
+"""Free slots of many workers: whoever waits for one gets it, whatever becomes of the others who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.engine.attempt import Claim, Ended, Failed, Stopped
+from manyhands.engine.contract import Item
+from manyhands.engine.executors import wire
+from manyhands.engine.executors.slots import ByLoad
+from manyhands.engine.executors.workers import Death, WorkerExecutor
+from manyhands.engine.journal.records import StepRow
+from manyhands.engine.limits.shared import SharedLimits
+
+Operations = st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 8)))
+DONE = Ended(Outcome(ItemState.COMPLETED))
+
+
+@given(Operations)
+def test_the_least_loaded_worker_is_found(operations: list[tuple[int, int | None]]) -> None:
+    found, loads = ByLoad[int](), dict[int, int]()
+    for worker, items in operations:
+        if items is None:
+            found.remove(worker)
+            loads.pop(worker, None)
+        else:
+            found.set(worker, items)
+            loads[worker] = items
+        least = found.least_loaded()
+        assert (least is None) if not loads else (least is not None and loads[least] == min(loads.values()))
+
+
+class Nothing:
+    """A journal that records nothing."""
+
+    async def record(self, row: StepRow) -> None:
+        return
+
+
+@dataclass(eq=False)
+class Pretended:
+    """A worker, of which the test holds the other end."""
+
+    channel: wire.Channel
+    other: wire.Channel
+    node: str
+    name: str = "pretended"
+    attempts: frozenset[str] = frozenset()
+    executed: dict[int, int] = field(default_factory=dict)
+    """The tickets of the items that it executes."""
+
+    taken: Callable[[], None] = lambda: None
+    """Called for a message that is for its launcher."""
+
+    def take(self, message: object) -> None:
+        self.taken()
+
+    def kill(self) -> None:
+        self.other.close()
+
+    async def ended(self) -> Death:
+        return Death("killed")
+
+    async def close(self) -> None:
+        return
+
+    async def listen(self) -> None:
+        self.other.send(wire.Ready())
+        while (message := await self.other.receive()) is not None:
+            if isinstance(message, wire.Execute):
+                self.executed[message.claim.item.number] = message.ticket
+
+    def end(self, number: int) -> None:
+        self.other.send(wire.Done(self.executed.pop(number), DONE))
+
+
+class Pretending:
+    """Starts pretended workers, two on each node."""
+
+    places = False
+
+    def __init__(self) -> None:
+        self.workers: list[Pretended] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self, drain: Callable[[str], None]) -> None:
+        return
+
+    async def start(self, near: str) -> Pretended:
+        ours, theirs = socket.socketpair()
+        node = f"node-{len(self.workers) // 2}"
+        worker = Pretended(await wire.Channel.over(ours), await wire.Channel.over(theirs), node)
+        self.workers.append(worker)
+        self._tasks.append(asyncio.create_task(worker.listen()))
+        return worker
+
+    async def close(self) -> None:
+        for worker in self.workers:
+            worker.other.close()
+        await asyncio.gather(*self._tasks)
+
+
+@asynccontextmanager
+async def executing(workers: int, concurrency: int) -> AsyncIterator[tuple[WorkerExecutor, list[Pretended]]]:
+    begin = wire.Begin("", {}, {}, "", 0, None)
+    launcher = Pretending()
+    executor = WorkerExecutor(launcher, begin, Nothing(), SharedLimits(), workers=workers, concurrency=concurrency)
+    await executor.start()
+    try:
+        async with asyncio.timeout(20):
+            yield executor, launcher.workers
+    finally:
+        await executor.close()
+
+
+def begun(executor: WorkerExecutor, number: int, **claim: Any) -> asyncio.Task[Any]:
+    return asyncio.create_task(executor.execute(Claim(Item(number, str(number), None), 1, **claim)))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def settled() -> None:
+    """Wait until what was said has been heard, and what follows from it."""
+    await asyncio.sleep(0.03)
+
+
+async def test_items_are_spread_evenly_and_all_that_wait_have_their_turn() -> None:
+    async with executing(4, 5) as (executor, workers):
+        tasks = [begun(executor, number) for number in range(100)]
+        most, left = 0, 100
+        while left:
+            while sum(loads := [len(worker.executed) for worker in workers]) != min(20, left):
+                await asyncio.sleep(0.001)
+            assert left < 20 or loads == [5, 5, 5, 5]
+            most = max(most, *loads)
+            ended = [(worker, number) for worker in workers for number in list(worker.executed)[:3]]
+            for worker, number in ended:
+                worker.end(number)
+            left -= len(ended)
+        assert await asyncio.gather(*tasks) == [DONE] * 100
+        assert most == 5
+
+
+async def test_an_item_that_is_cancelled_just_when_a_slot_is_free_leaves_it_to_the_next() -> None:
+    async with executing(1, 1) as (executor, [worker]):
+        first, second, third = (begun(executor, number) for number in (1, 2, 3))
+        await until(lambda: 1 in worker.executed)
+        await settled()
+        worker.taken = lambda: executor.cancel([2])
+        worker.end(1)
+        worker.other.send(wire.Stays("", ""))  # is heard before the item that was woken looks
+        await until(lambda: 3 in worker.executed)
+        worker.end(3)
+        assert [await each for each in (first, second, third)] == [DONE, Stopped(), DONE]
+
+
+async def test_items_of_a_group_wait_for_its_worker_while_others_have_free_slots() -> None:
+    async with executing(2, 1) as (executor, workers):
+        tasks = [begun(executor, number, group="shared") for number in (1, 2, 3)]
+        await until(lambda: any(worker.executed for worker in workers))
+        await settled()
+        busy, idle = sorted(workers, key=lambda worker: -len(worker.executed))
+        assert (list(busy.executed), list(idle.executed)) == ([1], [])
+        other = begun(executor, 4)
+        await until(lambda: 4 in idle.executed)
+        idle.end(4)
+        assert await other == DONE
+        await settled()
+        assert not idle.executed
+        busy.end(1)
+        await until(lambda: 2 in busy.executed)
+        busy.kill()  # then the group is another's
+        await until(lambda: 3 in idle.executed)
+        assert isinstance(await tasks[1], Failed)
+        idle.end(3)
+        assert await tasks[2] == DONE
+
+
+async def test_an_interrupted_item_waits_for_the_node_with_its_workspace() -> None:
+    async with executing(4, 1) as (executor, workers):
+        first = begun(executor, 1)
+        await until(lambda: any(worker.executed for worker in workers))
+        home = next(worker for worker in workers if worker.executed)
+        home.end(1)
+        await first
+        others = [begun(executor, number) for number in (2, 3, 4, 5)]
+        await until(lambda: all(worker.executed for worker in workers))
+        again = begun(executor, 1, recorded=(("", 0, "model", b"", b""),))
+        waiting = begun(executor, 6)
+        await settled()
+        far = next(worker for worker in workers if worker.node != home.node)
+        far.end(next(iter(far.executed)))
+        await until(lambda: 6 in far.executed)
+        near = next(worker for worker in workers if worker.node == home.node and worker is not home)
+        near.end(next(iter(near.executed)))
+        await until(lambda: 1 in near.executed)
+        for worker in workers:
+            worker.end(next(iter(worker.executed)))
+        assert await asyncio.gather(again, waiting, *others) == [DONE] * 6
