@@ -70,6 +70,7 @@ async def test_what_a_command_prints_is_its_result(tmp_path: Path) -> None:
     script = 'import os; print(\'{"row": %s}\' % os.environ["MANYHANDS_ROW_INDEX"])'
     async with elsewhere(tmp_path, worker_command=shlex.join([sys.executable, "-S", "-c", script])) as worker:
         record = await worker.completed("row-2")
+        assert [each.name for each in (worker.folder / "workspaces").iterdir()] == ["2-1"]
     assert (record["result"], record["via"]) == ({"row": 1}, "stdout")
 
 

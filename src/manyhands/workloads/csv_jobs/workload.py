@@ -319,7 +319,8 @@ class CsvJobsWorkload(Workload):
                 folder=folder,
                 data_dir=data_dir,
                 environ=os.environ,
-                keep_folders=options.keep_workspaces,
+                keep_folders=options.keep_workspaces
+                or options.executor == "ray",  # a node removes each at its row's end
                 **({} if replay else self._costs()),
             )
             return worker if replay else await stack.enter_async_context(worker.opened(process_mark(self._job_id)))

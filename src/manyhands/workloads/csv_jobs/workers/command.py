@@ -146,7 +146,7 @@ class CommandWorker:
     ) -> None:
         """``inbox``: takes its reports, in this process; ``folder``: where commands start; ``environ``: what they inherit; ``patience``:
         seconds that one may run on after its report was accepted; ``prices``, ``bounded``: as of ``LaunchCosts``; ``keep_folders``: whether
-        the folders of all attempts are to be kept."""
+        the folder of an attempt is left to others, and not given to another one."""
         self.folders = LaunchFolders(reused=not keep_folders)
         self._line = CommandTemplate.split(command, name=_NAME)
         self._runner: CommandRunner | None = None
