@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from manyhands.core.errors import UserError
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.workloads.evals.in_python.evaluate import evaluate
+from manyhands.workloads.evals.workload import EvalsWorkload
 from tests.support.commands import Ended, run
+from tests.support.eval_runs import perform_eval
 
 OWN = """\
 import asyncio, fcntl, os, signal, sys
@@ -191,3 +197,45 @@ def test_a_worker_that_is_killed_loses_no_test(tmp_path: Path) -> None:
     assert {said.count(f"end t{number}") for number in range(8)} == {1}
     assert said.count("begin t2") == 2
     assert re.search(r"8 passed|passed: 8|100\.0", ended.out)
+
+
+def test_functions_that_only_this_process_has_are_refused(tmp_path: Path) -> None:
+    tests = [{"id": "a", "input": "x", "assert": [{"type": "contains", "value": "yes"}]}]
+    with pytest.raises(UserError) as refused:
+        evaluate(tests=tests, target=lambda prompt: "yes", executor="processes", data_dir=tmp_path)
+    assert str(refused.value) == (
+        'executor="processes": other processes can\'t get functions that are given in Python (lambda:target); name them as '
+        'module:function, or leave executor="local"'
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("workspace", "given", "why"),
+    [
+        ({"isolation": "shared"}, {}, "its workspace is one that tests share, which takes one machine"),
+        ({"hooks": {"after_all": {"command": ["true"]}}}, {}, "after_all runs after all tests of a workspace"),
+        ({}, {"regrade": "other"}, "--regrade goes with local or processes"),
+    ],
+)
+async def test_what_takes_one_machine_is_refused_on_a_cluster(
+    tmp_path: Path, workspace: dict[str, Any], given: dict[str, Any], why: str
+) -> None:
+    write(tmp_path, "suite", [python("quick")], [{"id": "a"}], workspace=workspace)
+    if given:
+        await perform_eval(tmp_path, "other")
+    with pytest.raises(UserError, match=re.escape(why)):
+        await perform_eval(tmp_path, executor="ray", **given)
+    assert not (tmp_path / "data/run").exists()
+
+
+async def test_the_modules_of_targets_and_graders_are_named(tmp_path: Path) -> None:
+    (tmp_path / "marks.py").write_text("def mark(test):\n    return 1.0\n\ndef other(answer):\n    return 1.0\n")
+    inner = [{"type": "python", "callable": "marks.py:other(answer)"}]
+    graders = [{"type": "python", "function": "marks:mark"}, {"type": "composite", "name": "all", "assert": inner}]
+    write(tmp_path, "suite", [python("quick")], [{"id": "a"}, {"id": "b"}], **{"assert": graders})
+    run = await perform_eval(tmp_path)
+    assert run.code == 0
+    with closing(JournalReader(run.folder)) as reader:
+        workload = EvalsWorkload(reader.meta("spec"), run.folder)
+    assert set(workload.modules) == {("own.py", tmp_path), ("marks", tmp_path), ("marks.py", tmp_path)}

@@ -31,7 +31,7 @@ from manyhands.task_folders.images import add_images, add_rebuilt, add_task, ima
 from manyhands.task_folders.settings import ORACLE, TaskLimitSettings
 from manyhands.task_folders.variables import references, refused_variable, unused_notice
 from manyhands.workloads.evals.edits import Edits, edits_of
-from manyhands.workloads.evals.evalfile.contents import EvalFile, Invalid, Test
+from manyhands.workloads.evals.evalfile.contents import AFTER_ALL, EvalFile, Invalid, Test, Workspace
 from manyhands.workloads.evals.evalfile.files import Config
 from manyhands.workloads.evals.evalfile.interpolation import has_reference
 from manyhands.workloads.evals.evalfile.sources.given import NO_FILE, NOTHING, Given
@@ -83,7 +83,10 @@ async def open_eval(
         if options.rerun_failed:
             raise UserError(f"--rerun_failed: there is no run {options.run_name} in {options.data_dir}")
     options = _with_defaults(options, clock or SystemClock())
+    check_executor(options, given)
     loaded = load(options, environ, notice, given=given)
+    if options.executor == "ray":
+        check_for_nodes(options, (test for file in loaded.files for test in file.tests))
     _check_for_tasks(options, loaded, notice)
     _tell_invalid(loaded, notice)
     options = _with_budget(options, loaded.files, notice)
@@ -107,6 +110,38 @@ async def open_eval(
     if options.run_name is None:
         options = options.changed({"run_name": _default_name(loaded, options, clock or SystemClock())})
     return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice, tell, given)
+
+
+def check_executor(options: EvalSpec, given: Given) -> None:
+    """Raises UserError for functions that exist in this process alone where others are to call them."""
+    if options.executor != "local" and given.functions:
+        raise UserError(
+            f"--executor={options.executor}: other processes can't get functions that are given in Python "
+            f"({', '.join(given.functions)}); name them as module:function, or leave --executor=local"
+        )
+
+
+def check_for_nodes(options: EvalSpec, tests: Iterable[Test]) -> None:
+    """Raises UserError for what takes one machine."""
+    if options.regrade is not None:
+        raise UserError(
+            "--executor=ray: the answers of another run are on this machine; --regrade goes with local or processes"
+        )
+    for test in tests:
+        workspace = test.workspace
+        if workspace is not None and (workspace.shared or workspace.after_all or _ends_all(workspace)):
+            what = (
+                "its workspace is one that tests share"
+                if workspace.shared
+                else "after_all runs after all tests of a workspace"
+            )
+            raise test.location.error(
+                f"{what}, which takes one machine; --executor=ray has several, so choose local or processes"
+            )
+
+
+def _ends_all(workspace: Workspace) -> bool:
+    return any(stage == AFTER_ALL for _, stage, _ in workspace.of_targets)
 
 
 def _services_of(targets: Iterable[Target], here: Path, environ: Mapping[str, str]) -> dict[str, Mapping[str, Json]]:
@@ -227,6 +262,11 @@ async def _continued(
         left = reader.left(BEHIND_INPUT)
         demands = _demands_left(reader.items(), recorded) if recorded.pins and left else {}
     options = resume_spec(recorded.options, given)
+    check_executor(options, in_python)
+    if options.executor == "ray":
+        with closing(open_reader(folder)) as reader:
+            tests = (each["test"] for each in reader.payloads() if "workspace" in each.get("test", {}))
+            check_for_nodes(options, map(Test.from_json, tests))
     if recorded.pins and left:
         targets = [each for file in recorded.files for each in file.targets]
         pins = await images_of_targets(targets, Path(recorded.here), environ, notice, recorded.pins, demands=demands)

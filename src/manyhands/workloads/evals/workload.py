@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+from manyhands.agents.run_settings import check_node
 from manyhands.agents.trajectory import describe_step
 from manyhands.core.errors import ItemError
+from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import Outcome
 from manyhands.engine.contract import Context, Execution, Item, PlannedItem, RecordedStep, RunReader, Workload, Worlds
 from manyhands.engine.journal.reader import JournalReader, run_id_of
 from manyhands.io.search_paths import SearchPath, additions
+from manyhands.models.factory import late_imports
 from manyhands.processes.commands import CommandRunner
+from manyhands.processes.python_functions import module_of
 from manyhands.processes.scripts import Scripts
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.lifecycle.keeping import worlds_of
@@ -25,17 +29,17 @@ from manyhands.workloads.evals.batch.reports import TARGETS
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.evalfile.contents import EvalFile, judge_needs
 from manyhands.workloads.evals.evalfile.sources.given import NOTHING, Given
-from manyhands.workloads.evals.grading.conversation import written_graders
+from manyhands.workloads.evals.grading.conversation import functions_among, written_graders
 from manyhands.workloads.evals.grading.graded_answer import GradingSettings, TestGrader
 from manyhands.workloads.evals.items import plan_tests
 from manyhands.workloads.evals.opening import Openings, are_workspaces_done, finish_workspaces, workspace_tools
 from manyhands.workloads.evals.prepared import PreparedEval, chosen_names, load
 from manyhands.workloads.evals.results.writing import write_results
-from manyhands.workloads.evals.scheduling import Facts, SessionSchedule, slots
+from manyhands.workloads.evals.scheduling import SessionSchedule, slots
 from manyhands.workloads.evals.session.executing import SessionExecutor
 from manyhands.workloads.evals.settings import GRADER_SECONDS
 from manyhands.workloads.evals.targets.checks import check_usable
-from manyhands.workloads.evals.targets.definitions import Target
+from manyhands.workloads.evals.targets.definitions import PYTHON, Target, own_tools
 from manyhands.workloads.evals.targets.images import sandboxes_of_targets
 
 
@@ -121,8 +125,12 @@ class EvalsWorkload(Workload):
     def group(self, item: Item) -> str | None:
         return self._scheduled.group(item)
 
-    def facts(self, item: Item, attempt: int) -> Facts:
-        return self._scheduled.facts(item, attempt)
+    def facts(self, item: Item, attempt: int) -> Json:
+        facts = self._scheduled.facts(item, attempt)
+        if self._prepared.options.executor != "ray":
+            return facts
+        with closing(JournalReader(self._folder)) as reader:  # what recorded steps refer to may be on no node
+            return {**facts, **ArtifactStore(self._folder).carried(reader.steps(item.number, attempt))}
 
     def own_limit(self, name: str) -> int | None:
         return self._scheduled.own_limit(name)
@@ -158,6 +166,27 @@ class EvalsWorkload(Workload):
                 self._test_files.add(item.payload["test"]["place"]["file"])
             yield item
 
+    @property
+    def late_imports(self) -> Sequence[str]:
+        models = [
+            target.settings for file in self._prepared.files for target in file.targets if target.facts.calls_models
+        ]
+        return list(dict.fromkeys(name for each in models for name in late_imports(str(each.get("model", "")))))
+
+    @property
+    def modules(self) -> Sequence[tuple[str, Path]]:
+        """Those of targets, judges and graders."""
+        files, found = self._prepared.files, list[tuple[str, Path]]()
+        for target in (target for file in files for target in (*file.targets, *file.judges)):
+            if target.kind == PYTHON:
+                found.append((module_of(target.settings["function"]), target.folder))
+            found += own_tools(target)
+        with closing(JournalReader(self._folder)) as reader:
+            for payload in reader.payloads():
+                folder = Path(files[payload["file"]].path).parent
+                found += [(module_of(each), folder) for each in functions_among(payload.get("test", {}))]
+        return list(dict.fromkeys(found))
+
     @asynccontextmanager
     async def session(self, *, replay: bool = False) -> AsyncIterator[None]:
         self._schedule = SessionSchedule(self._prepared, self._folder)
@@ -175,6 +204,8 @@ class EvalsWorkload(Workload):
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         options = self._prepared.options
+        if options.executor == "ray" and not replay:
+            self._check_node()
         async with AsyncExitStack() as stack:
             openings = await self._openings(stack, replay=replay)
             scripts = await stack.enter_async_context(
@@ -189,6 +220,15 @@ class EvalsWorkload(Workload):
             self._executor = SessionExecutor(self._prepared, self._folder, openings, grader, replay=replay)
             yield
             self._executor = None
+
+    def _check_node(self) -> None:
+        """Raises UserError for what this node of a cluster lacks."""
+        programs = [
+            file for file in self._prepared.files if any(target.facts.starts_programs for target in file.targets)
+        ]
+        check_node({"--from_output": self._prepared.options.from_output})
+        for file in programs:
+            check_node({"the folder of the eval file, for programs of its targets": Path(file.path).parent})
 
     async def _openings(self, stack: AsyncExitStack, *, replay: bool) -> Openings:
         """What opens targets and makes workspaces, until the stack is closed."""
@@ -205,8 +245,10 @@ class EvalsWorkload(Workload):
     def _around(self) -> SearchPath:
         return SearchPath.of(Path(self._prepared.here))
 
-    def run(self, context: Context) -> Coroutine[Any, Any, Outcome]:
-        return self._opened.run(context)
+    async def run(self, context: Context) -> Outcome:
+        if self._prepared.options.executor == "ray":
+            await asyncio.to_thread(ArtifactStore(self._folder).take, context.facts)
+        return await self._opened.run(context)
 
     def worlds(self) -> Worlds | None:
         targets = [target for file in self._prepared.files for target in file.targets]

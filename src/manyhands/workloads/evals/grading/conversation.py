@@ -10,7 +10,7 @@ Every answer and every judgement is a step in a scope of its turn's, so that a r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -73,6 +73,16 @@ def written_graders(test: Mapping[str, Json]) -> list[Mapping[str, Any]]:
     """All graders of a test as the journal holds it, those of its turns too."""
     turns = test.get("conversation", {}).get("turns", ())
     return [*test.get("graders", ()), *(grader for turn in turns for grader in turn.get("graders", ()))]
+
+
+def functions_among(test: Mapping[str, Json]) -> Iterator[str]:
+    """What names the Python functions among the graders of a test as the journal holds it."""
+    left: list[Mapping[str, Any]] = written_graders(test)
+    while left:
+        grader = left.pop()
+        if grader["type"] == "python":
+            yield grader["function"]
+        left += grader.get("assert", ()) if grader["type"] == "composite" else ()
 
 
 def windowed(history: Sequence[MessageJson], size: int | None) -> Messages:

@@ -301,6 +301,22 @@ def _referring(eval_file: EvalFile, unknown: UnknownKeys | None) -> Entries:
     }
 
 
+PYTHON = "python"
+"""The kind of targets that are Python functions."""
+
+
+def own_tools(target: Target) -> list[tuple[str, Path]]:
+    """The modules and files of a target's tools that are Python functions, and the folder in which each is looked for first."""
+    sources = target.settings.get("tools") if target.facts.calls_models else None
+    if not sources:
+        return []
+    from manyhands.tools.own_functions import absolute_source, place_of  # it takes long to import, and is rarely needed
+
+    return [
+        place_of(absolute_source(each, target.folder)) for each in ([sources] if isinstance(sources, str) else sources)
+    ]
+
+
 def made_target(
     entry: TargetEntry,
     folder: Path,
