@@ -99,6 +99,7 @@ class Shipment:
             modules,
             shared_variables(environ),
             self._workload.worker_results,
+            _current_folder(),
         )
 
     def content(self, name: str) -> Iterator[wire.Content]:
@@ -123,6 +124,14 @@ class Shipment:
         if known is None or known[:2] != (status.st_mtime_ns, status.st_size):
             known = self._digests[path] = status.st_mtime_ns, status.st_size, digest_of_file(path)
         return known[1], known[2]
+
+
+def _current_folder() -> str:
+    """This process's; empty if somebody has removed it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def files_by_path(modules: Iterable[tuple[str, Path]]) -> list[Path]:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 from manyhands.core.errors import UserError
@@ -51,6 +52,8 @@ async def work(call: Call) -> int:
     if furnish is None:
         return 0
     os.environ.update(furnish.environ)
+    with suppress(OSError):  # files that are named from there are at the same path on each node, or not at all
+        os.chdir(furnish.current)
     await asyncio.to_thread(kill_strays, furnish.run_id)  # of a worker that was killed on this machine
     try:
         node = await NodeFolder.furnished(channel, furnish)

@@ -78,6 +78,8 @@ class Furnish(Message):
     """Variables of the owner's environment."""
     results: tuple[str, ...] = ()
     """The folders whose files are brought back."""
+    current: str = ""
+    """The owner's current folder."""
 
 
 @dataclass(slots=True)

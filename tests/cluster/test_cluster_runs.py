@@ -1,0 +1,264 @@
+"""Runs on a Ray cluster of two nodes: what comes out is what comes out on one machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.crash.cluster_rounds import ClusterRound, ClusterSite, ClusterWork, Victim
+from tests.crash.rounds import entries
+from tests.support.batches import REASONED, ServerThread, prompt_of, read_lines
+from tests.support.commands import PROGRAM, Command, Ended, SimulatedProcess, environment, ledger, run, write_prompts
+from tests.support.made_tasks import make_task
+from tests.support.ray_clusters import Cluster, required, two_nodes
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 110.0
+"""That a command may take on a busy machine."""
+PLACES = '''
+"""Tools that say where they are."""
+
+
+def {name}(text: str) -> str:
+    """Say where this function is."""
+    return f"{{__file__}}"
+'''
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with required(), two_nodes() as cluster:
+        yield cluster
+
+
+class Place:
+    """A folder like a person's, and what is run in it on a cluster, all at once: mostly each run waits for its start."""
+
+    def __init__(self, folder: Path, cluster: Cluster, stack: ExitStack) -> None:
+        self.folder = folder
+        self._on_cluster = [f"--ray_address={cluster.address}", "--executor=ray", '--ray_resources={"num_cpus": 0.5}']
+        self._stack = stack
+        self._commands: dict[str, Command] = {}
+        self._ended: dict[str, Ended] = {}
+
+    def start(self, name: str, *words: str, **how: Any) -> None:
+        """Begin to run something on the cluster. ``how``: as of ``Command``."""
+        command = Command(*words, *self._on_cluster, folder=self.folder, **how)
+        self._commands[name] = self._stack.enter_context(command)
+
+    def ended(self, name: str) -> Ended:
+        """How that ended."""
+        if name not in self._ended:
+            self._ended[name] = self._commands[name].wait(SECONDS)
+        return self._ended[name]
+
+
+WORKERS = ("--num_workers=2", "--concurrency=5")
+BATCH = ("batch", "examples/prompts.jsonl", "--model=simulated", "--batch_size=10", *WORKERS)
+JOBS = {
+    "agent": ("--model=simulated", "--instruction=Score {path}."),
+    "function": ("--worker_function=examples/csv_jobs/worker_function.py:score", "--instruction=Score."),
+    "command": ("--worker_command=python3 examples/csv_jobs/worker_command.py", "--instruction=Score {path}."),
+}
+JOB = ("jobs", "spawn", "examples/csv_jobs/files.csv", "--project=.", "--num_workers=1")
+MEMORY = (
+    *("memory", "run", "-c", "examples/memory/quick.yml", "-a", "simulated", "-m", "3000", "--yes"),
+    *("--start_time=2024-05-17T09:00:00+00:00", "--num_workers=2"),
+)
+EVAL = ("eval", "examples/evals/per_test/words.yaml", "--num_workers=2", "--quiet")
+OWN = ("--tools=terminal,places/by_path.py,by_name:say", "--model=m", "--api_key=k", "--num_workers=1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("place")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    (folder / "places").mkdir()
+    (folder / "places/by_path.py").write_text(PLACES.format(name="there"))
+    (folder / "importable").mkdir()
+    (folder / "importable/by_name.py").write_text(PLACES.format(name="say"))
+    write_prompts(folder / "own.jsonl", ["places", "keep", "break"])
+    task = 'artifacts = ["done.txt"]\n[verifier]\nenvironment_mode = "separate"\n'
+    make_task(folder / "tasks/one", toml=task, test="#!/bin/bash\ncat done.txt >/logs/verifier/reward.txt\n")
+    with ServerThread(_answer) as server, ExitStack() as stack:
+        place = Place(folder, cluster, stack)
+        place.start("batch", *BATCH, "--run_name=batch")
+        place.start("memory", *MEMORY, "--data_dir=memory")
+        place.start("eval", *EVAL, "--run_name=eval", "--output=words.jsonl")
+        for kind, words in JOBS.items():
+            place.start(kind, *JOB, *words, f"--job_name={kind}", f"--output_csv_path={kind}.csv")
+        own = ("batch", "own.jsonl", "--batch_size=5", "--run_name=own", f"--base_url={server.base_url}", *OWN)
+        path = os.pathsep.join([str(folder / "importable"), environment()["PYTHONPATH"]])
+        place.start("own", *own, program=PROGRAM, environ={"PYTHONPATH": path})
+        solve = "--agent_command=echo 1 > done.txt"
+        place.start("tasks", "batch", "tasks", "--batch_size=5", "--run_name=tasks", solve, "--num_workers=1")
+        yield place
+
+
+def _answer(request: RecordedRequest) -> Reply:
+    """A model that does with its tools what the prompt names, and then answers, or refuses to."""
+    said = [each for each in request.body["messages"] if each["role"] == "tool"]
+    plans: dict[str, list[tuple[str, dict[str, str]]]] = {
+        "places": [("there", {"text": "a"}), ("say", {"text": "a"})],
+        "keep": [("terminal", {"command": "echo kept > note"}), ("terminal", {"command": "cat note"})],
+        "break": [("terminal", {"command": "echo seen > evidence"})],
+    }
+    prompt = prompt_of(request)
+    if len(said) == len(plans[prompt]):
+        return REASONED if prompt != "break" else ScriptedResponse({"error": {"message": "no more"}}, status=400)
+    name, arguments = plans[prompt][len(said)]
+    call = {"name": name, "arguments": json.dumps(arguments)}
+    calls = [{"id": f"call_{len(said)}", "type": "function", "function": call}]
+    return chat_response(None, tool_calls=calls, reasoning="I look.")
+
+
+def test_a_batch_gives_the_same_trajectories(place: Place) -> None:
+    here = run(*BATCH, "--run_name=here", "--executor=local", folder=place.folder)
+    ended = place.ended("batch")
+    assert (here.code, ended.code) == (0, 0), ended.err
+    data = place.folder / "data"
+    assert entries(data / "batch/trajectories.jsonl") == entries(data / "here/trajectories.jsonl")
+    assert ledger(data / "batch")["completed"] == 30
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_job_gives_the_same_table(place: Place, kind: str) -> None:
+    words = (f"--job_name=here-{kind}", f"--output_csv_path=here-{kind}.csv", "--executor=local")
+    here = run(*JOB, *JOBS[kind], *words, folder=place.folder)
+    ended = place.ended(kind)
+    assert (here.code, ended.code) == (0, 0), ended.out + ended.err
+    assert results(place.folder / f"{kind}.csv") == results(place.folder / f"here-{kind}.csv")
+
+
+def results(table: Path) -> list[dict[str, str]]:
+    """A job's table but for what differs from job to job."""
+    with table.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert rows
+    return [{name: cell for name, cell in row.items() if name in SAME} for row in rows]
+
+
+SAME = ("path", "area", "item_id", "row_index", "status", "result_json", "attempt_count", "last_error")
+
+
+def test_a_memory_benchmark_gives_the_same_results(place: Place) -> None:
+    here = run(*MEMORY, "--data_dir=memory-here", "--executor=local", folder=place.folder)
+    ended = place.ended("memory")
+    assert (here.code, ended.code) == (0, 0), ended.out + ended.err
+    found = scores(place.folder / "memory")
+    assert found == scores(place.folder / "memory-here")
+    assert len(found) == 18
+
+
+def scores(folder: Path) -> dict[str, float]:
+    """The scores of the tests of a run of the memory benchmark."""
+    files = folder.rglob("results/**/*_0.json")
+    return {str(path.relative_to(folder)): json.loads(path.read_text())["score"] for path in files}
+
+
+def test_an_evaluation_gives_the_same_results(place: Place) -> None:
+    here = run(*EVAL, "--run_name=here-eval", "--output=here.jsonl", "--executor=local", folder=place.folder)
+    ended = place.ended("eval")
+    assert here.code == ended.code, ended.out + ended.err
+    found, wanted = (read_lines(place.folder / name) for name in ("words.jsonl", "here.jsonl"))
+    same = ("test_id", "status", "score", "output")
+    assert [[each.get(name) for name in same] for each in found] == [[each.get(name) for name in same] for each in wanted]
+    assert len(found) == 3
+
+
+def test_ones_own_tools_come_to_a_node_that_has_none_of_them(place: Place, cluster: Cluster) -> None:
+    ended = place.ended("own")
+    assert ended.code == 1, ended.err  # one item breaks
+    places, kept = read_lines(place.folder / "data/own/trajectories.jsonl")
+    by_path, by_name = said_by_tools(places)
+    assert any(by_path.startswith(str(node.folder)) for node in cluster.nodes), by_path
+    assert "/runtime_resources/py_modules_files/" in by_name
+    assert said_by_tools(kept)[-1].strip() == "kept"
+
+
+def said_by_tools(entry: Mapping[str, Any]) -> list[str]:
+    """What the tools of a trajectory gave."""
+    found = []
+    for turn in entry["conversations"]:
+        if turn["from"] == "tool":
+            content = json.loads(turn["value"].removeprefix("<tool_response>\n").removesuffix("\n</tool_response>"))
+            inner = content["content"]
+            found.append(str(inner.get("output", inner.get("result", inner)) if isinstance(inner, dict) else inner))
+    return found
+
+
+def test_only_the_workspace_of_what_failed_stays_on_its_node_and_is_named(place: Place, cluster: Cluster) -> None:
+    said = place.ended("own").err
+    with_evidence = [found for node in cluster.nodes for found in node.folder.rglob("workspaces/*/workspace/*")]
+    assert [found.name for found in with_evidence] == ["evidence"]
+    folder = with_evidence[0].parents[2]
+    assert f"in {folder}" in said
+    assert not any((place.folder / "data/own/workspaces").glob("*"))
+
+
+def test_what_a_task_leaves_comes_back_to_the_run_folder(place: Place) -> None:
+    ended = place.ended("tasks")
+    assert ended.code == 0, ended.err
+    found = [path for path in (place.folder / "data/tasks/artifacts").rglob("done.txt") if path.is_file()]
+    assert [path.read_text() for path in found] == ["1\n"]
+    (line,) = read_lines(place.folder / "data/tasks/trajectories.jsonl")
+    assert line["metadata"]["score"] == 1.0
+
+
+def test_nodes_may_come_and_go(tmp_path: Path, cluster: Cluster) -> None:
+    """Each item is in a sandbox, so it would have to begin anew if its node went before it ended."""
+    items = 60
+    write_prompts(tmp_path / "prompts.jsonl", (f"Case {n}: look. [simulate: tools=2]" for n in range(items)))
+    with SimulatedProcess(tmp_path, latency=0.5) as server:
+        options = [f"--base_url={server.base_url}", "--model=simulated", "--tools=terminal", "--sandbox=bubblewrap"]
+        words = ["--executor=ray", f"--ray_address={cluster.address}", "--num_workers=6", "--concurrency=1"]
+        batch = ["batch", "prompts.jsonl", "--batch_size=10", "--run_name=r"]
+        with Command(*batch, *options, *words, folder=tmp_path) as command:
+            assert command.wait_until(lambda: any(node.works for node in cluster.nodes), seconds=SECONDS, pause=0.1)
+            joined = cluster.add()
+            assert command.wait_until(
+                lambda: any(joined.folder.rglob("workspaces/*/workspace")), seconds=SECONDS, pause=0.1
+            )
+            leaving = cluster.nodes[1]
+            cluster.drain(leaving, 60.0)
+            assert command.wait_until(lambda: not leaving.workers(), seconds=SECONDS, pause=0.1)
+            assert server.count() < 3 * items
+            ended = command.wait(SECONDS)
+        assert ended.code == 0, ended.err
+        assert server.count() == 3 * items
+    assert ledger(tmp_path / "data/r")["completed"] == items
+    reader = JournalReader(tmp_path / "data/r")
+    try:
+        assert {(row.attempt, row.performances) for row in reader.items()} == {(1, 1)}
+    finally:
+        reader.close()
+    cluster.remove(leaving)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "victims"),
+    [
+        ("none", ("worker", "node", "owner", "actor")),
+        pytest.param("bubblewrap", ("actor", "owner", "node", "worker"), marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_killed_anywhere_costs_no_more_than_the_calls_in_flight(
+    tmp_path: Path, cluster: Cluster, sandbox: str, victims: tuple[Victim, ...]
+) -> None:
+    with SimulatedProcess(tmp_path, latency=0.15, latency_jitter=0.1) as server:
+        site = ClusterSite(tmp_path, server, cluster)
+        work = ClusterWork(100, sandbox=sandbox)
+        report = ClusterRound(site, work, victims, random.Random(sandbox)).perform(len(victims))
+    assert report.violations == []
+    assert report.kills == len(victims)
