@@ -173,7 +173,9 @@ def test_an_evaluation_gives_the_same_results(place: Place) -> None:
     assert here.code == ended.code, ended.out + ended.err
     found, wanted = (read_lines(place.folder / name) for name in ("words.jsonl", "here.jsonl"))
     same = ("test_id", "status", "score", "output")
-    assert [[each.get(name) for name in same] for each in found] == [[each.get(name) for name in same] for each in wanted]
+    assert [[each.get(name) for name in same] for each in found] == [
+        [each.get(name) for name in same] for each in wanted
+    ]
     assert len(found) == 3
 
 

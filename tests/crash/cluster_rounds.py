@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from manyhands.engine.journal.reader import JournalReader
 from tests.crash.rounds import LINGER_SECONDS, Calm, Found, Round, Site, Work, descendants
-from tests.support.commands import Command, SimulatedProcess, describe, marked_processes
-from tests.support.ray_clusters import Cluster, Node
+from tests.support.commands import Command, SimulatedProcess, describe
+from tests.support.ray_clusters import Cluster
 
 Victim = Literal["actor", "worker", "node", "owner"]
 VICTIMS: tuple[Victim, ...] = ("actor", "worker", "node", "owner")
@@ -90,7 +90,9 @@ class ClusterRound(Round):
         choice: list[int] = []
 
         def is_there() -> bool:
-            nodes = [each for each in self._cluster.nodes[1:] if each.works] if victim == "node" else self._cluster.nodes
+            nodes = (
+                [each for each in self._cluster.nodes[1:] if each.works] if victim == "node" else self._cluster.nodes
+            )
             choice[:] = [pid for node in nodes for pid in (node.actors() if victim == "actor" else node.workers())]
             return bool(choice)
 

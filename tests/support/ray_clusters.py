@@ -191,7 +191,15 @@ class Cluster:
 
     def drain(self, node: Node, seconds: float) -> None:
         """Have Ray take a node away when its time is over, and tell everybody now."""
-        words = ["drain-node", "--address", self.address, "--node-id", node.id, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+        words = [
+            "drain-node",
+            "--address",
+            self.address,
+            "--node-id",
+            node.id,
+            "--reason",
+            "DRAIN_NODE_REASON_PREEMPTION",
+        ]
         more = ["--reason-message", "a test", "--deadline-remaining-seconds", str(int(seconds))]
         subprocess.run(
             [sys.executable, "-P", "-m", "ray.scripts.scripts", *words, *more],
