@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import sys
 from collections.abc import AsyncIterator
@@ -16,10 +17,13 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.engine.attempt import Failed
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.steering.control import request
 from manyhands.workloads.csv_jobs.mcp.settings import ToolPaths, ToolSettings
 from manyhands.workloads.csv_jobs.mcp.tools import JobTools
 from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.spec import JobSpec
+from manyhands.workloads.csv_jobs.workers.report_folder import report_folder
+from manyhands.workloads.csv_jobs.workers.reports import ReportInbox
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 from tests.support.node_folders import Elsewhere
 
@@ -134,3 +138,17 @@ async def test_the_modules_of_a_job(tmp_path: Path) -> None:
 async def test_jobs_within_jobs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^--max_depth: workers on the nodes of a cluster can't start jobs"):
         await spawned(tmp_path, model="simulated", max_depth=2)
+
+
+async def test_what_a_killed_worker_left_for_reports_is_removed_by_the_next(tmp_path: Path) -> None:
+    ended = await asyncio.create_subprocess_exec("true")
+    await ended.wait()
+    run = tmp_path / "j"
+    for process in (ended.pid, os.getpid(), os.getppid()):
+        (run / "reports" / str(process) / "j").mkdir(parents=True)
+    (run / "run.db").touch()
+    async with report_folder(run, ReportInbox("id")) as data_dir:
+        assert sorted(os.listdir(run / "reports")) == sorted(map(str, (os.getpid(), os.getppid())))
+        assert sorted(os.listdir(data_dir / "j")) == ["run.db", "runner.json"]
+        assert await request(data_dir / "j", {"op": "cancel"}) == {"error": "only reports are taken here"}
+    assert os.listdir(run / "reports") == [str(os.getppid())]
