@@ -351,12 +351,13 @@ class _Remote:
         return death
 
     async def close(self) -> None:
-        self._files.close()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await asyncio.shield(self._expected.end)
         except TimeoutError:
             self._launcher.tell_kill(self._expected.name)
+        self.channel.close()
+        self._files.close()
         self._launcher.forget(self._expected.name)
 
 

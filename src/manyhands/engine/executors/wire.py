@@ -128,7 +128,7 @@ class Stays(Message):
 
 @dataclass(slots=True)
 class Farewell(Message):
-    """Owner to a worker on another machine: the connection is about to be closed. ``over``: nothing is left to do, so that the node's
+    """Owner to a worker on another machine: end what is left, and close the connection. ``over``: nothing is left to do, so that the node's
     folder is not needed any more."""
 
     over: bool

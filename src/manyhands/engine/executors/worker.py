@@ -124,7 +124,7 @@ class Worker:
     async def work(self) -> None:
         async with self._workload.opened(), self._bringing_back():
             self._channel.send(wire.Ready())
-            while (message := await self._channel.receive()) is not None:
+            while self._farewell is None and (message := await self._channel.receive()) is not None:
                 match message:
                     case wire.Granted():
                         self._owner.granted(message)

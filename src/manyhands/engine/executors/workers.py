@@ -30,6 +30,8 @@ from manyhands.engine.pause import Pause
 START_SECONDS = 60.0
 """That a worker may take to get ready once it is there."""
 GRACE_SECONDS = 30.0
+GATHER_SECONDS = 10.0
+"""Seconds after the first worker is ready for which items that were begun wait for one on the node where they were."""
 RETRY_SECONDS = 1.0
 """Seconds after which a worker that did not start on another machine is asked for again."""
 FAILED_STARTS = 3
@@ -176,6 +178,9 @@ class WorkerExecutor:
         """What executes each group of items."""
         self._homes: dict[str, str] = {}
         """The nodes on which unfinished attempts (``3-1``) have their workspaces, if they have any."""
+        self._gathering = launcher.places
+        """Whether workers on further nodes may be about to say which attempts they have."""
+        self._gatherer: asyncio.TimerHandle | None = None
         self._returning = Counter[str]()
         """Workers that are asked for in place of lost ones, by the nodes that lost them."""
         self._waiting: set[int] = set()
@@ -284,15 +289,17 @@ class WorkerExecutor:
         if self._closing:
             return
         self._closing = True
+        self._gathered()
         if self._launcher.places:  # those that are not there yet may never come
             for task in self._spawning:
                 task.cancel()
         await asyncio.gather(*self._spawning, return_exceptions=True)
         workers = list(self._workers)
         for worker in workers:
-            if worker.launched.node:
+            if worker.launched.node:  # it has something to say before it closes its end
                 worker.channel.send(wire.Farewell(over=not self._stopping))
-            worker.channel.close()
+            else:
+                worker.channel.close()
         await asyncio.gather(*(worker.launched.close() for worker in workers))
         for task in self._tasks:
             task.cancel()
@@ -309,7 +316,6 @@ class WorkerExecutor:
     def _end_if_drained(self, worker: _Worker) -> None:
         if worker.draining and not worker.tickets:
             worker.channel.send(wire.Farewell(over=False))
-            worker.channel.close()
 
     async def _grow(self, more: int) -> None:
         """Start further workers, as many as there is room for."""
@@ -413,6 +419,7 @@ class WorkerExecutor:
             case wire.Ready():
                 worker.ready = True
                 self._failed_starts = 0
+                self._gather()
                 if self._stopping:
                     worker.channel.send(wire.Stop())
                 elif self._pause.active:
@@ -498,7 +505,22 @@ class WorkerExecutor:
             return ("returning to", home), None
         if home is not None and (able := [each for each in self._nodes.get(home, ()) if not each.draining]):
             return home, max(able, key=self._free_slots)
+        if claim.recorded and self._gathering and home is None:
+            return "gathering", None
         return None, self._by_load.least_loaded()
+
+    def _gather(self) -> None:
+        """A worker is ready. The others may be just behind it, and on one of their nodes may be what an earlier session left."""
+        if self._gathering and sum(worker.ready for worker in self._workers) >= self._count:
+            self._gathered()
+        elif self._gathering and self._gatherer is None:
+            self._gatherer = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = False
+        if self._gatherer is not None:
+            self._gatherer.cancel()
+        self._wake_all()
 
     def _worker_of(self, group: str) -> _Worker | None:
         """The worker that executes a group: the same for as long as it lives."""
