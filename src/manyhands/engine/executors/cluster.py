@@ -49,6 +49,8 @@ CLOSE_SECONDS = 10.0
 WAIT_SECONDS = 15.0
 """After which the person hears that there is no room for a worker yet."""
 DEFAULT_PORT = 6379
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+"""The environment variable that names a cluster where the run's settings don't."""
 
 
 @dataclass(slots=True)
@@ -97,9 +99,11 @@ class ClusterLauncher:
         self._drain = drain
         if find_spec("ray") is None:
             raise UserError(MISSING)
-        address = self._execution.ray_address
-        if address is not None:
-            await check_address(address)
+        address, option = self._execution.ray_address, "--ray_address"
+        if address is None and (address := os.environ.get(ADDRESS_VARIABLE)) is not None:
+            option = ADDRESS_VARIABLE
+        if address is not None and address != "auto":
+            await check_address(address, option)
         modules = await asyncio.to_thread(shipped_modules, self._workload.modules)
         self._log = await asyncio.to_thread(open_log, self._folder)
         self._placer = await asyncio.create_subprocess_exec(
@@ -198,7 +202,7 @@ class ClusterLauncher:
         except TimeoutError as error:
             channel.close()
             raise ConnectionError(f"a worker on {expected.address} did not take what it needs in time") from error
-        return _Remote(self, expected, channel, answer, self._returns.of_worker())
+        return _Remote(self, expected, channel, answer, self._returns.of_worker(expected.address))
 
     async def _why_lost(self, expected: _Expected) -> str:
         with suppress(TimeoutError):
@@ -282,7 +286,7 @@ class ClusterLauncher:
                 _refuse(expected.channel, OSError(0, why))
                 _end(expected, Death(how_ended(code), well=code == 0))
             case {"ended": _, "how": how, "node_lost": lost}:
-                _refuse(expected.channel, ConnectionError(f"a worker on {expected.address} was lost: {how}"))
+                _refuse(expected.channel, ConnectionError(f"a worker{_on(expected)} was lost: {how}"))
                 _end(expected, Death(how, node_lost=lost, others_too=True))
 
     def _note(self, text: str) -> None:
@@ -361,6 +365,10 @@ class _Remote:
         self._launcher.forget(self._expected.name)
 
 
+def _on(expected: _Expected) -> str:
+    return f" on {expected.address}" if expected.node else ""
+
+
 def _refuse(future: asyncio.Future[wire.Channel], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
@@ -374,20 +382,21 @@ def _end(expected: _Expected, death: Death) -> None:
 # --- What the person named
 
 
-async def check_address(address: str) -> None:
-    """See that something listens where the cluster is said to be: Ray itself tries for more than a minute. Raises UserError."""
+async def check_address(address: str, option: str = "--ray_address") -> None:
+    """See that something listens where the cluster is said to be: Ray itself tries for more than a minute. ``option``: where it was said.
+    Raises UserError."""
     if "://" in address:
         raise UserError(
-            f"--ray_address={address}: name the cluster's head node as HOST:PORT, from a machine that is a node of the cluster"
+            f"{option}={address}: name the cluster's head node as HOST:PORT, from a machine that is a node of the cluster"
         )
-    host, port = host_and_port(address, "--ray_address", DEFAULT_PORT)
+    host, port = host_and_port(address, option, DEFAULT_PORT)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as error:
-        raise UserError(
-            f"--ray_address={address}: there is no Ray cluster ({getattr(error, 'strerror', None) or 'no answer'})"
-        ) from error
+        code = error.errno if isinstance(error, OSError) else None
+        why = os.strerror(code) if code is not None and code > 0 else "no answer"
+        raise UserError(f"{option}={address}: there is no Ray cluster ({why})") from error
     writer.close()
 
 

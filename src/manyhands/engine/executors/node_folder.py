@@ -158,28 +158,31 @@ class Returns:
     def __init__(self, run_folder: Path, results: Sequence[str]) -> None:
         self._folder = run_folder
         self._results = frozenset(results)
-        self._latest: dict[str, int] = {}
+        self._latest: dict[str, tuple[str, int]] = {}
 
-    def of_worker(self) -> ReturnedFiles:
-        """What takes the files of one worker."""
-        return ReturnedFiles(self)
+    def of_worker(self, node: str = "") -> ReturnedFiles:
+        """What takes the files of one worker, on a node."""
+        return ReturnedFiles(self, node)
 
-    def path_of(self, content: wire.Content) -> Path | None:
-        """Where a file belongs; None if a later state of it is there. Raises ValueError for one that belongs nowhere."""
+    def path_of(self, content: wire.Content, node: str) -> Path | None:
+        """Where a file of a node belongs; None if a later state of it is there. Workers of a node see each other's files; what comes from
+        another node is later, whatever the clocks of the two say. Raises ValueError for a file that belongs nowhere."""
         parts = PurePosixPath(content.path).parts
         if len(parts) < 2 or parts[0] not in self._results or ".." in parts or "\0" in content.path:
             raise ValueError(f"{content.path!r} is nothing that a worker may leave")
-        if self._latest.get(content.path, 0) > content.modified:
+        of, modified = self._latest.get(content.path, (node, 0))
+        if of == node and modified > content.modified:
             return None
-        self._latest[content.path] = content.modified
+        self._latest[content.path] = node, content.modified
         return self._folder.joinpath(*parts)
 
 
 class ReturnedFiles:
     """The files of one worker, one after the other."""
 
-    def __init__(self, returns: Returns) -> None:
+    def __init__(self, returns: Returns, node: str) -> None:
         self._returns = returns
+        self._node = node
         self._writing: ExitStack | None = None
         self._file: BinaryIO | None = None
 
@@ -187,7 +190,7 @@ class ReturnedFiles:
         """Take the next part of a file, which is there as a whole once its last part is. Raises StorageError, ValueError."""
         if content.first:
             self.close()
-            path = self._returns.path_of(content)
+            path = self._returns.path_of(content, self._node)
             self._writing = ExitStack()
             if path is not None:
                 self._file = self._writing.enter_context(bytes_written_aside(path))
