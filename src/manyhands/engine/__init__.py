@@ -8,9 +8,9 @@ To be read in this order:
    (commits in groups), ``lock`` (the one owner; a journal that went back in time is known), ``database``, ``migrations``.
 4. ``scheduler``: slots that pull items, and what follows from each result. With it ``claims`` (which item is next, and whether one that
    failed is executed again) and ``discards`` (what is said where everything is discarded).
-5. ``executors``: where attempts are made, in this process (``local``) or in worker processes (``processes``, ``wire``, ``worker``).
-6. ``limits``: ``adaptive`` (calls in flight), ``replicas`` (which server or key a call goes to), ``budget``, ``shared`` (all of these,
-   for all items, and over a kill), ``waits``. ``pause``: nothing begins, and time limits stand still.
+5. ``executors``: where attempts are made: in this process, in worker processes of this machine, or in those of a cluster.
+6. ``limits``: ``adaptive`` (calls in flight), ``replicas`` (which server or key a call goes to), ``budget``, ``own`` (a workload's own),
+   ``shared`` (all of these, for all items, and over a kill), ``waits``. ``pause``: nothing begins, and time limits stand still.
 7. ``outputs``: files that grow by a line an item, kept true to the journal. ``check``: finished items replayed against today's code.
    ``old_contract``: plug-ins that were written for version 0.1.0.
 """
