@@ -248,17 +248,20 @@ class NodeFolder:
         return [name for name, (size, digest) in manifest.items() if not self._has(name, size, digest)]
 
     async def receive(self, channel: wire.Channel, name: str) -> bool:
-        """Take a file from the owner; False if the owner is gone."""
-        with bytes_written_aside(self.path / name) as file:
-            while True:
-                part = await channel.receive()
-                if part is None:
-                    return False
-                if not isinstance(part, wire.Content) or part.path != name:
-                    raise UserError("the owner sent something else than what was missing")
-                file.write(part.data)
-                if part.last:
-                    return True
+        """Take a file from the owner; False if the owner is gone, and then nothing is here of it."""
+        try:
+            with bytes_written_aside(self.path / name) as file:
+                while True:
+                    part = await channel.receive()
+                    if part is None:
+                        raise EOFError
+                    if not isinstance(part, wire.Content) or part.path != name:
+                        raise UserError("the owner sent something else than what was missing")
+                    file.write(part.data)
+                    if part.last:
+                        return True
+        except EOFError:
+            return False
 
     def changed(self) -> list[str]:
         """The results that are new or different since this was last asked. Reads folders: not for the event loop's thread."""

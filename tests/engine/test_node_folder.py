@@ -1,0 +1,311 @@
+"""What a node gets of a run's folder, and what comes back from it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.core.errors import UserError
+from manyhands.engine.executors import wire
+from manyhands.engine.executors.node_folder import (
+    CHUNK,
+    FOLDER_VARIABLE,
+    NodeFolder,
+    Returns,
+    Shipment,
+    shared_variables,
+)
+from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.engine.workspaces import KEEP
+from manyhands.runs.making import create_run
+from manyhands.testing.steps_workload import StepsWorkload
+
+
+class Furnished(StepsWorkload):
+    """Steps, and files that a node needs for them. ``spec["own"]``: files that are loaded by their paths."""
+
+    worker_files = ("settings", "one.json", "none")
+    reads_items = True
+
+    @property
+    def modules(self) -> Sequence[tuple[str, Path]]:
+        return [(name, Path(self.spec["owner"])) for name in self.spec.get("own", ())]
+
+
+def made(folder: Path, **spec: Any) -> Furnished:
+    workload = Furnished({"items": 3, "steps": 1, "owner": str(folder.parent), **spec}, folder)
+    create_run(folder, workload.name, workload, version="test", notice=lambda text: None)
+    (folder / "settings").mkdir(exist_ok=True)
+    (folder / "settings/deep").mkdir()
+    (folder / "settings/deep/large").write_bytes(bytes(range(256)) * (CHUNK // 100))
+    (folder / "settings/empty").write_bytes(b"")
+    (folder / "one.json").write_text("{}")
+    (folder / "unnamed").write_text("not for nodes")
+    return workload
+
+
+@asynccontextmanager
+async def channels() -> AsyncIterator[tuple[wire.Channel, wire.Channel]]:
+    ours, theirs = socket.socketpair()
+    here, there = await wire.Channel.over(ours), await wire.Channel.over(theirs)
+    try:
+        yield here, there
+    finally:
+        here.close()
+        there.close()
+
+
+async def furnish(shipment: Shipment) -> tuple[NodeFolder, tuple[str, ...]]:
+    """A node's folder, furnished by an owner; and what it lacked before."""
+    async with channels() as (owner, node):
+        offer = shipment.furnish({})
+        furnishing = asyncio.create_task(NodeFolder.furnished(node, offer))
+        answer = await owner.receive()
+        for name in answer.paths:
+            for part in shipment.content(name):
+                owner.send(part)
+                await owner.drained()
+        folder = await furnishing
+        assert folder is not None
+        return folder, answer.paths
+
+
+@pytest.fixture(autouse=True)
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the node keeps its folders."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "node"))
+    return tmp_path / "node"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_a_node_gets_what_the_workload_names_once(tmp_path: Path, node: Path) -> None:
+    run = tmp_path / "data/r"
+    with closing(Shipment(run, "id", made(run))) as shipment:
+        folder, lacked = await furnish(shipment)
+        assert folder.path == node / "id" / Path(*run.parts[-3:])
+        found = contents(folder.path)
+        assert set(found) == {JOURNAL, "one.json", "settings/deep/large", "settings/empty"} == set(lacked)
+        assert all(found[name] == (run / name).read_bytes() for name in found if name != JOURNAL)
+        assert (await furnish(shipment))[1] == ()
+        (run / "one.json").write_text("[1]")
+        assert (await furnish(shipment))[1] == ("one.json",)
+        assert (folder.path / "one.json").read_text() == "[1]"
+    assert (node.stat().st_mode & 0o777) == 0o700
+
+
+async def test_a_nodes_journal_has_the_items_and_no_step(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    with closing(Shipment(run, "id", made(run))) as shipment:
+        folder, _ = await furnish(shipment)
+    with closing(JournalReader(folder.path)) as copy, closing(JournalReader(run)) as journal:
+        assert copy.meta("run_id") == journal.meta("run_id")
+        assert [row.key for row in copy.items()] == ["item-0", "item-1", "item-2"]
+
+
+async def test_files_that_are_loaded_by_their_paths_come_with_their_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import beside")
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "secret.txt").write_text("")
+    run = tmp_path / "r"
+    with closing(Shipment(run, "id", made(run, own=["own.py"]))) as shipment:
+        folder, _ = await furnish(shipment)
+        modules = shipment.furnish({}).modules
+    assert set(modules) == {str(tmp_path / "own.py"), str(tmp_path / "beside.py")}
+    assert {(folder.path / place).read_text() for place in modules.values()} == {"import beside", ""}
+    assert len({(folder.path / place).parent for place in modules.values()}) == 1
+    (tmp_path / "own.py").unlink()
+    gone = Furnished({"own": ["own.py"], "owner": str(tmp_path)}, run)
+    with (
+        closing(Shipment(run, "id", gone)) as shipment,
+        pytest.raises(UserError, match=r"^there is no file .*/own\.py$"),
+    ):
+        shipment.furnish({})
+
+
+async def test_an_owner_that_goes_in_the_middle_of_a_file_leaves_nothing_of_it(tmp_path: Path, node: Path) -> None:
+    run = tmp_path / "r"
+    with closing(Shipment(run, "id", made(run))) as shipment:
+        async with channels() as (owner, there):
+            furnishing = asyncio.create_task(NodeFolder.furnished(there, shipment.furnish({})))
+            answer = await owner.receive()
+            first = answer.paths[0]
+            owner.send(wire.Content(first, b"half of", True, False))
+            owner.close()
+            assert await furnishing is None
+    assert contents(node) == {}
+
+
+async def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / f"tmp/manyhands-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    async with channels() as (_, there):
+        with pytest.raises(UserError, match="belongs to somebody else"):
+            await NodeFolder.furnished(there, wire.Furnish("id", ("r",), {}, {}, {}))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# --- What comes back
+
+
+async def returned(node: NodeFolder, returns: Returns) -> list[str]:
+    """Have a node send what is new of its results; which files came."""
+    found = []
+    async with channels() as (here, there):
+        await node.bring_back(here)
+        here.close()
+        files = returns.of_worker()
+        while (part := await there.receive()) is not None:
+            files.take(part)
+            found += [part.path] if part.last else []
+    return found
+
+
+async def test_what_is_new_of_the_results_comes_back_and_nothing_else(tmp_path: Path) -> None:
+    there, run = tmp_path / "there", tmp_path / "run"
+    for name in ("artifacts/1/a", "artifacts/1/empty", "settings/b", "c", "artifacts/.x.1.2.new"):
+        (there / name).parent.mkdir(parents=True, exist_ok=True)
+        (there / name).write_bytes(name.encode() * (300_000 if name.endswith("a") else not name.endswith("empty")))
+    (tmp_path / "private").write_text("private")
+    (there / "artifacts/link").symlink_to(tmp_path / "private")
+    (there / "artifacts/folder").symlink_to(tmp_path)
+    os.mkfifo(there / "artifacts/pipe")
+    folder, returns = NodeFolder(there, ("artifacts",)), Returns(run, ("artifacts",))
+    assert await returned(folder, returns) == ["artifacts/1/a", "artifacts/1/empty"]
+    assert contents(run) == {name: (there / name).read_bytes() for name in ("artifacts/1/a", "artifacts/1/empty")}
+    assert await returned(folder, returns) == []
+    (there / "artifacts/1/a").write_text("changed")
+    assert await returned(folder, returns) == ["artifacts/1/a"]
+    assert (run / "artifacts/1/a").read_text() == "changed"
+
+
+def part(path: str, data: bytes, *, first: bool = True, last: bool = True, modified: int = 1) -> wire.Content:
+    return wire.Content(path, data, first, last, modified)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x",
+        "/artifacts/x",
+        "artifacts/../../x",
+        "artifacts/..",
+        "artifacts",
+        "",
+        "run.db",
+        "settings/x",
+        "artifacts2/x",
+        "./x",
+        "artifacts/\0",
+        "workspaces/1-1/x",
+    ],
+)
+def test_a_worker_leaves_nothing_where_it_must_not(tmp_path: Path, path: str) -> None:
+    files = Returns(tmp_path / "run", ("artifacts",)).of_worker()
+    with pytest.raises(ValueError, match="is nothing that a worker may leave"):
+        files.take(part(path, b"x"))
+    assert contents(tmp_path) == {}
+
+
+@given(st.lists(st.sampled_from(["..", ".", "", "artifacts", "results", "a", "run.db", "/", "a b", "ü"]), max_size=5))
+def test_whatever_a_worker_calls_a_file_it_is_in_a_folder_of_results(parts: list[str]) -> None:
+    run = Path("/run")
+    try:
+        found = Returns(run, ("artifacts", "results")).path_of(part("/".join(parts), b""))
+    except ValueError:
+        return
+    assert found is not None
+    inside = Path(os.path.normpath(found)).relative_to(run).parts
+    assert inside[0] in ("artifacts", "results")
+    assert len(inside) > 1
+
+
+def test_a_file_that_is_given_up_leaves_what_was_there(tmp_path: Path) -> None:
+    returns = Returns(tmp_path, ("artifacts",))
+    first = returns.of_worker()
+    first.take(part("artifacts/a", b"whole"))
+    first.take(part("artifacts/a", b"half", last=False, modified=2))
+    first.close()
+    first.close()
+    assert contents(tmp_path) == {"artifacts/a": b"whole"}
+    first.take(part("artifacts/a", b"half", last=False, modified=3))
+    first.take(part("artifacts/b", b"another"))  # which can only mean that the rest of the first does not come
+    assert contents(tmp_path) == {"artifacts/a": b"whole", "artifacts/b": b"another"}
+
+
+def test_what_an_attempt_left_earlier_never_replaces_what_one_left_later(tmp_path: Path) -> None:
+    returns = Returns(tmp_path, ("artifacts",))
+    one, other = returns.of_worker(), returns.of_worker()
+    one.take(part("artifacts/a", b"later", modified=9))
+    other.take(part("artifacts/a", b"ear", last=False, modified=5))
+    other.take(part("artifacts/a", b"lier", first=False, modified=5))
+    assert contents(tmp_path) == {"artifacts/a": b"later"}
+    other.take(part("artifacts/a", b"last", modified=10))
+    assert contents(tmp_path) == {"artifacts/a": b"last"}
+
+
+# --- What stays
+
+
+@pytest.mark.parametrize(
+    ("failed", "execution", "marked", "stays"),
+    [
+        (False, {}, False, False),
+        (False, {}, True, True),
+        (True, {}, False, True),
+        (None, {}, False, False),
+        (True, {"remove_workspaces": True}, False, False),
+        (False, {"keep_workspaces": True}, False, True),
+    ],
+)
+async def test_a_workspace_stays_only_where_somebody_may_look_at_it(
+    tmp_path: Path, failed: bool | None, execution: dict[str, Any], marked: bool, stays: bool
+) -> None:
+    workload = StepsWorkload({"items": 1, "steps": 1, "execution": execution}, tmp_path)
+    folder = NodeFolder(tmp_path, ())
+    (tmp_path / "workspaces/3-1/workspace").mkdir(parents=True)
+    (tmp_path / "states/3-1").mkdir(parents=True)
+    (tmp_path / "workspaces/4-1").mkdir()
+    if marked:
+        (tmp_path / "workspaces/3-1" / KEEP).touch()
+    assert sorted(folder.attempts()) == ["3-1", "4-1"]
+    where = await folder.over("3-1", failed, workload)
+    assert where == (str(tmp_path / "workspaces/3-1") if stays else None)
+    assert (tmp_path / "workspaces/3-1").exists() is stays
+    assert not (tmp_path / "states/3-1").exists()
+    assert (tmp_path / "workspaces/4-1").exists()
+
+
+async def test_a_folder_that_nobody_needs_is_removed_but_for_workspaces_that_stay(tmp_path: Path, node: Path) -> None:
+    run = tmp_path / "data/r"
+    with closing(Shipment(run, "id", made(run))) as shipment:
+        folder, _ = await furnish(shipment)
+        (folder.path / "workspaces/1-1").mkdir(parents=True)
+        await folder.close(over=False)
+        assert len(contents(folder.path)) == 4
+        await folder.close(over=True)
+        assert [path.name for path in folder.path.rglob("*")] == ["workspaces", "1-1"]
+        (folder.path / "workspaces/1-1").rmdir()
+        await folder.close(over=True)
+        assert list(node.iterdir()) == []
+
+
+def test_what_belongs_to_a_machine_does_not_go_to_others() -> None:
+    ours = {"OPENAI_API_KEY": "k", "HTTPS_PROXY": "p", "MINE": "1"}
+    machine = ("PATH", "HOME", "TMPDIR", "LD_PRELOAD", "PYTHONPATH", "RAY_ADDRESS", "SSH_AUTH_SOCK", "VIRTUAL_ENV")
+    others = dict.fromkeys((*machine, FOLDER_VARIABLE, "MANYHANDS_RUN", "DOCKER_HOST"), "x")
+    assert shared_variables({**ours, **others}) == ours
