@@ -47,10 +47,14 @@ class Refused(Exception):
 class Gate:
     """Where the owner waits for its workers. Each that has shown that it knows the secret is given to ``admit``, by its name."""
 
-    def __init__(self, secret: bytes, admit: Callable[[bytes, wire.Channel, str], None]) -> None:
-        """``admit`` gets a worker's name, its channel and the address that it comes from."""
+    def __init__(
+        self, secret: bytes, admit: Callable[[bytes, wire.Channel, str], None], *, seconds: float = HANDSHAKE_SECONDS
+    ) -> None:
+        """``admit`` gets a worker's name, its channel and the address that it comes from. ``seconds``: that it may take to show that it
+        knows the secret."""
         self._secret = secret
         self._admit = admit
+        self._seconds = seconds
         self._server: asyncio.Server | None = None
         self._strangers: set[asyncio.Task[None]] = set()
 
@@ -76,7 +80,7 @@ class Gate:
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._strangers.add(task)
         try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
+            async with asyncio.timeout(self._seconds):
                 name = await self._known(reader, writer)
         except (TimeoutError, OSError, EOFError, Refused, asyncio.CancelledError):  # cancelled only to be closed
             writer.transport.abort()
