@@ -7,9 +7,12 @@ import pickle
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from manyhands.core.errors import ItemError, StorageError
 from manyhands.core.failures import Cause
@@ -67,6 +70,43 @@ async def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
         received = await there.receive()
         assert received == message
         assert type(received) is type(message)
+
+
+_NAMES = st.text(max_size=20)
+_TABLES = st.dictionaries(_NAMES, _NAMES, max_size=3)
+_SEVERAL = st.lists(_NAMES, max_size=3).map(tuple)
+_MANIFESTS = st.dictionaries(_NAMES, st.tuples(st.integers(0), st.binary(max_size=16)), max_size=3)
+_OF_NODES = st.one_of(
+    st.builds(wire.Furnish, _NAMES, _SEVERAL, _MANIFESTS, _TABLES, _TABLES, _SEVERAL, _NAMES),
+    st.builds(wire.Missing, _SEVERAL, _SEVERAL, st.integers(0, 1 << 22)),
+    st.builds(wire.Content, _NAMES, st.binary(max_size=100), st.booleans(), st.booleans(), st.integers(0, 1 << 64)),
+    st.builds(wire.Over, _NAMES, st.none() | st.booleans()),
+    st.builds(wire.Stays, _NAMES, _NAMES),
+    st.builds(wire.Farewell, st.booleans()),
+)
+
+
+@given(st.lists(_OF_NODES, max_size=5), st.data())
+def test_what_is_said_of_nodes_arrives_as_it_was_said_in_whatever_pieces(
+    messages: list[wire.Message], data: st.DataObject
+) -> None:
+    sent = b"".join(map(wire.packed, messages))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=4)))
+
+    async def arrive() -> None:
+        ours, theirs = socket.socketpair()
+        with ours:
+            there = await wire.Channel.over(theirs)
+            ours.setblocking(False)
+            for begin, end in pairwise([0, *cuts, len(sent)]):
+                await asyncio.get_running_loop().sock_sendall(ours, sent[begin:end])
+                await asyncio.sleep(0)
+            ours.shutdown(socket.SHUT_WR)
+            assert [await there.receive() for _ in messages] == messages
+            assert await there.receive() is None
+            there.close()
+
+    asyncio.run(arrive())
 
 
 async def test_no_usage_stays_what_is_not_even_recorded() -> None:

@@ -1,0 +1,93 @@
+"""Nodes that can't execute what an owner makes, and clusters that can't be used, are named before anything is asked of a model."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.core.errors import UserError
+from manyhands.engine.executors.cluster import check_address, host_and_port, listening, shipped_modules
+from manyhands.engine.executors.placing import unlike_us
+
+OURS = metadata.version("manyhands")
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({}, None),
+        ({"manyhands": None}, f"manyhands is not installed on the node 10.0.0.7: install version {OURS} in the"),
+        ({"manyhands": "9.9"}, f"the node 10.0.0.7 has manyhands 9.9, and this machine {OURS}: all must have the same"),
+        ({"python": "3.5"}, f"the node 10.0.0.7 has Python 3.5, and this machine {PYTHON}: all must have the same"),
+    ],
+)
+def test_a_node_with_other_versions_is_named(about: dict[str, Any], why: str | None) -> None:
+    found = unlike_us({"address": "10.0.0.7", "node": "ab", "manyhands": OURS, "python": PYTHON, **about})
+    assert (found or "").startswith(why or "")
+    assert (found is None) is (why is None)
+
+
+@pytest.mark.parametrize(
+    ("written", "port", "parts"),
+    [
+        ("10.0.0.7:6390", 6379, ("10.0.0.7", 6390)),
+        ("10.0.0.7", 6379, ("10.0.0.7", 6379)),
+        ("head.example", 0, ("head.example", 0)),
+        ("[fd00::1]:7", 0, ("fd00::1", 7)),
+        ("[fd00::1]", 5, ("fd00::1", 5)),
+    ],
+)
+def test_addresses_may_leave_out_the_port(written: str, port: int, parts: tuple[str, int]) -> None:
+    assert host_and_port(written, "--ray_address", port) == parts
+
+
+@pytest.mark.parametrize("written", ["", ":", ":1", "a:b", "a:", "a:65536", "a:123456", "a:-1", "[]:1"])
+def test_what_is_no_address_is_refused(written: str) -> None:
+    with pytest.raises(UserError, match="--ray_listen must be HOST:PORT"):
+        listening(written, "10.0.0.7")
+
+
+def test_workers_find_the_owner_where_ray_does() -> None:
+    assert listening(None, "10.0.0.7") == ("10.0.0.7", 0)
+
+
+async def test_ray_client_is_refused_by_its_address() -> None:
+    with pytest.raises(UserError, match=r"^--ray_address=ray://head:10001: name the cluster's head node as HOST:PORT"):
+        await check_address("ray://head:10001")
+
+
+# --- Modules of the person's own
+
+
+def test_ones_own_modules_are_found_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").touch()
+    (tmp_path / "module.py").touch()
+    modules = [(name, tmp_path) for name in ("package.inner", "package", "module", "path/file.py")]
+    assert shipped_modules(modules) == [tmp_path / "package", tmp_path / "module.py"]
+
+
+@pytest.mark.parametrize("name", ["json", "sys", "_socket", "pytest", "manyhands.tools.todo", "math"])
+def test_what_is_installed_here_is_not_copied(name: str, tmp_path: Path) -> None:
+    assert shipped_modules([(name, tmp_path)]) == []
+
+
+def test_what_can_not_be_copied_is_named(tmp_path: Path) -> None:
+    (tmp_path / "machine.so").touch()
+    with pytest.raises(UserError, match=r"^missing: there is no such module to copy to the nodes$"):
+        shipped_modules([("missing", tmp_path)])
+    with pytest.raises(UserError, match=r"^machine: can't be copied to the nodes, as it is neither one folder nor one"):
+        shipped_modules([("machine", tmp_path)])
+
+
+def test_a_package_in_several_folders_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for half in ("a", "b"):
+        (tmp_path / half / "split_package").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "b")
+    with pytest.raises(UserError, match=r"^split_package.inner: can't be copied"):
+        shipped_modules([("split_package.inner", tmp_path / "a")])
