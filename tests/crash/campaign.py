@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tests.crash.browser_rounds import BrowserRound
+from tests.crash.cluster_rounds import ClusterRound, ClusterSite, ClusterWork, at_random
 from tests.crash.container_rounds import Blow, ContainerRound, OutsideRound, UnpackedRound
 from tests.crash.container_site import IMAGES, ContainerSite, WorldSite, container_site, unpacked_site
 from tests.crash.job_planning import PlanningRound
@@ -37,6 +38,7 @@ from tests.crash.sandbox_rounds import Kind as Process
 from tests.support.commands import SimulatedProcess
 from tests.support.engine_keeper import Unavailable
 from tests.support.engines import REQUIRED
+from tests.support.ray_clusters import two_nodes
 
 
 class Performer(Protocol):
@@ -57,6 +59,14 @@ class Sites:
     @cached_property
     def unpacked(self) -> WorldSite:
         return unpacked_site(self.folder, self._server)
+
+    @cached_property
+    def cluster(self) -> ClusterSite:
+        """Its model takes as long to answer as real ones. Raises Unavailable."""
+        folder = self.folder / "cluster"
+        folder.mkdir()
+        server = self._stack.enter_context(SimulatedProcess(folder, latency=1.5, latency_jitter=1.0))
+        return ClusterSite(folder, server, self._stack.enter_context(two_nodes()))
 
     def engine(self, kind: str) -> ContainerSite:
         """Raises Unavailable."""
@@ -239,15 +249,34 @@ class BrowserPlan:
         return BrowserRound(sites.folder, self.items, instants)
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """The work that is spread over a cluster of two nodes, and the kills of one round at most."""
+
+    work: ClusterWork
+    most: int
+
+    def round(self, sites: Sites, instants: random.Random) -> Performer:
+        return ClusterRound(sites.cluster, self.work, at_random(instants), instants)
+
+
 BROWSERS = (BrowserPlan(200, 20),)
-Plan = BatchPlan | SandboxPlan | ContainerPlan | UnpackedPlan | JobPlan | BrowserPlan
+ON_CLUSTER, IN_SANDBOXES = (
+    ClusterWork(1000, sandbox=sandbox, concurrency=8, seconds=1800.0, spread=150) for sandbox in ("none", "bubblewrap")
+)
+Plan = BatchPlan | SandboxPlan | ContainerPlan | UnpackedPlan | JobPlan | BrowserPlan | ClusterPlan
 KINDS: dict[str, Sequence[Plan]] = {
     "batches": BATCHES,
     "sandboxes": SANDBOXES,
     "containers": CONTAINERS,
     "jobs": JOBS,
 }
-ALONE: dict[str, Sequence[Plan]] = {"many-containers": MANY_CONTAINERS, "browsers": BROWSERS}
+ALONE: dict[str, Sequence[Plan]] = {
+    "many-containers": MANY_CONTAINERS,
+    "browsers": BROWSERS,
+    "ray": (ClusterPlan(ON_CLUSTER, 20),),
+    "ray-sandboxes": (ClusterPlan(IN_SANDBOXES, 20),),
+}
 """What is performed only if it is asked for."""
 
 

@@ -23,7 +23,7 @@ from tests.support.ray_clusters import Cluster
 
 Victim = Literal["actor", "worker", "node", "owner"]
 VICTIMS: tuple[Victim, ...] = ("actor", "worker", "node", "owner")
-NODES, WORKERS = 2, 4
+WORKERS = 4
 TURNS = 3
 _READY_SECONDS = 60.0
 
@@ -53,6 +53,8 @@ class ClusterSite(Site):
 
     def words(self, work: Work, name: str, executor: str) -> list[str]:
         words = [*super().words(work, name, executor), f"--num_workers={WORKERS}"]
+        if executor == "local":
+            words.append("--concurrency=50")
         if work.sandbox != "none":
             return words
         return [*(each for each in words if not each.startswith(("--sandbox=", "--distribution="))), "--tools=todo"]
@@ -166,7 +168,7 @@ class ClusterRound(Round):
             self.report.violations += [f"is left at the end: {describe(pid)}" for pid in node.workers()]
 
 
-def endless(instants: random.Random) -> Iterator[Victim]:
+def at_random(instants: random.Random) -> Iterator[Victim]:
     """Victims at random."""
     while True:
         yield instants.choice(VICTIMS)
