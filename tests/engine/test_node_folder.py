@@ -225,7 +225,7 @@ def test_a_worker_leaves_nothing_where_it_must_not(tmp_path: Path, path: str) ->
 def test_whatever_a_worker_calls_a_file_it_is_in_a_folder_of_results(parts: list[str]) -> None:
     run = Path("/run")
     try:
-        found = Returns(run, ("artifacts", "results")).path_of(part("/".join(parts), b""))
+        found = Returns(run, ("artifacts", "results")).path_of(part("/".join(parts), b""), "node")
     except ValueError:
         return
     assert found is not None
@@ -256,6 +256,8 @@ def test_what_an_attempt_left_earlier_never_replaces_what_one_left_later(tmp_pat
     assert contents(tmp_path) == {"artifacts/a": b"later"}
     other.take(part("artifacts/a", b"last", modified=10))
     assert contents(tmp_path) == {"artifacts/a": b"last"}
+    returns.of_worker("another node").take(part("artifacts/a", b"by another clock", modified=3))
+    assert contents(tmp_path) == {"artifacts/a": b"by another clock"}
 
 
 # --- What stays
