@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from manyhands.agents.run_settings import headers_for, model_of
@@ -29,7 +30,7 @@ from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.images.pins import NO_PINS
 from manyhands.workloads.evals.batch.command import BatchCommand, BatchJob
 from manyhands.workloads.evals.batch.invocation import InvocationWorkspaces
-from manyhands.workloads.evals.batch.reports import TARGETS, write_report
+from manyhands.workloads.evals.batch.reports import TARGETS, BatchReport, write_report
 from manyhands.workloads.evals.batch.target import BatchScope, BatchTarget
 from manyhands.workloads.evals.evalfile.contents import Workspace, with_variables
 from manyhands.workloads.evals.evalfile.files import TASK_FOLDERS
@@ -228,7 +229,8 @@ class SessionOpening(SessionJudging):
         self.stack.push_async_callback(self._close, batch, self._sample)
         await batch.start()
         rerun_for = scope.unfinished if self._session.prepared.options.rerun == "missing" else None
-        return BatchTarget(batch, len(tests.ids), rerun_for=rerun_for, workspaces=workspaces)
+        keep = partial(self._keep_report, self._sample)
+        return BatchTarget(batch, len(tests.ids), rerun_for=rerun_for, workspaces=workspaces, keep=keep)
 
     async def answers_in(self, path: Path) -> BatchTarget:
         """Every sample gets the same answer: there is but one."""
@@ -236,12 +238,15 @@ class SessionOpening(SessionJudging):
         job = BatchJob(folder=self._folder(0), ids=tests.ids, known=tests.known)
         batch = await BatchCommand.replayed(path, job)
         self.stack.push_async_callback(self._close, batch, 0)
-        return BatchTarget(batch, len(tests.ids), ran=False)
+        return BatchTarget(batch, len(tests.ids), ran=False, keep=partial(self._keep_report, 0))
 
     async def _close(self, batch: BatchCommand, sample: int) -> None:
         await batch.close()
+        self._keep_report(sample, batch.report())
+
+    def _keep_report(self, sample: int, report: BatchReport) -> None:
         dataset, name = self._of_file.dataset, self._target.name
-        write_report(self._folder(sample), batch.report(), dataset=dataset, target=name, sample=sample)
+        write_report(self._folder(sample), report, dataset=dataset, target=name, sample=sample)
 
     def _scope(self, sample: int) -> BatchScope:
         return BatchScope(

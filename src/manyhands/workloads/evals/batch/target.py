@@ -35,10 +35,11 @@ class BatchTarget:
         ran: bool = True,
         rerun_for: Callable[[], Collection[str]] | None = None,
         workspaces: InvocationWorkspaces | None = None,
+        keep: Callable[[BatchReport], None] = lambda report: None,
     ) -> None:
         """``batch``: started, for so many tests; ``ran``: whether a command wrote the output in this run, so that its duration is known;
         ``rerun_for``: if given, it is invoked again, once, for those of these tests that have no record when it has ended;
-        ``workspaces``: where it works."""
+        ``workspaces``: where it works; ``keep``: writes down how the command went, once that is known."""
         self._batch = batch
         self._workspaces = workspaces
         self._tests = tests
@@ -46,6 +47,7 @@ class BatchTarget:
         self._end: asyncio.Task[BatchReport] | None = None
         self._rerun: asyncio.Task[None] | None = None
         self._rerun_for = rerun_for
+        self._keep = keep
 
     async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
         return await self.answer_to(context, test.id, test.graders)
@@ -99,7 +101,8 @@ class BatchTarget:
         report = await self._batch.wait()
         if self._rerun_for is not None and report.missing:
             await self._invoked_again()
-            return await self._batch.wait()
+            report = await self._batch.wait()
+        await asyncio.to_thread(self._keep, report)  # before any test ends
         return report
 
     async def _invoked_again(self) -> None:
