@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.browser import browser
+from benchmarks.cluster.against_local import cluster
+from benchmarks.cluster.scale import cluster_scale
 from benchmarks.csv_jobs.jobs import jobs
 from benchmarks.evals.evals import evals
 from benchmarks.exports import exports
@@ -54,6 +56,8 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "memory_schedule": memory_schedule,
     "memory_sessions": memory_sessions,
     "memory": memory,
+    "cluster": cluster,
+    "cluster_scale": cluster_scale,
     "limit_prompts": prompts,
     "limit_start": start,
     "limit_shell": shell,

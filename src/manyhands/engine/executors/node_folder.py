@@ -220,6 +220,7 @@ class NodeFolder:
     def __init__(self, path: Path, results: Sequence[str]) -> None:
         self.path = path
         self._results = results
+        self._results_here = [path / name for name in results]
         self._known: dict[str, tuple[int, int]] = {}
         self._worlds: Worlds | None = None
 
@@ -281,6 +282,8 @@ class NodeFolder:
 
     async def bring_back(self, channel: wire.Channel) -> None:
         """Send the owner what items have left here. Raises OSError."""
+        if not any(map(os.path.isdir, self._results_here)):  # no thread for the many items that leave nothing
+            return
         for path in await asyncio.to_thread(self.changed):
             modified = self._known[path][0]
             with open_inside(self.path, self.path / path) as file:
@@ -291,7 +294,8 @@ class NodeFolder:
     async def over(self, attempt: str, failed: bool | None, workload: Workload) -> str | None:
         """An attempt goes on no more: remove what is here of it, unless it is to stay. Where it stays, if it does."""
         execution, folder = workload.execution, self.path / WORKSPACES / attempt
-        await asyncio.to_thread(remove_tree, self.path / STATES / attempt)
+        if (states := self.path / STATES / attempt).is_dir():
+            await asyncio.to_thread(remove_tree, states)
         if not folder.is_dir():
             return None
         if execution.keep_workspaces or (failed is not None and _stays(folder, failed, execution)):
