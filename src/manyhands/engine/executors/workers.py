@@ -341,7 +341,8 @@ class WorkerExecutor:
             except (StorageError, UserError) as error:
                 if not any(worker.ready for worker in self._workers):
                     self._give_up(str(error))
-                self._notice(str(error))
+                else:
+                    self._notice(str(error))
                 return
             finally:
                 self._returned(near)
@@ -378,6 +379,7 @@ class WorkerExecutor:
     async def _start_worker(self, near: str) -> None:
         launched = await self._launcher.start(near)
         worker = _Worker(launched, launched.channel)
+        worker.channel.send(self._begin)
         for attempt in launched.attempts:
             if attempt in self._homes:
                 continue
@@ -385,7 +387,6 @@ class WorkerExecutor:
                 self._homes[attempt] = launched.node
             else:
                 worker.channel.send(wire.Over(attempt, None))
-        worker.channel.send(self._begin)
         self._workers.append(worker)
         if launched.node:
             self._nodes.setdefault(launched.node, []).append(worker)
