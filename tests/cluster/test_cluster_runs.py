@@ -7,6 +7,9 @@ import json
 import os
 import random
 import shutil
+import site
+import sys
+import venv
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +22,17 @@ from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedRe
 from tests.crash.cluster_rounds import ClusterRound, ClusterSite, ClusterWork, Victim
 from tests.crash.rounds import entries
 from tests.support.batches import REASONED, ServerThread, prompt_of, read_lines
-from tests.support.commands import PROGRAM, Command, Ended, SimulatedProcess, environment, ledger, run, write_prompts
+from tests.support.commands import (
+    PROGRAM,
+    Command,
+    Ended,
+    SimulatedProcess,
+    environment,
+    ledger,
+    one_line,
+    run,
+    write_prompts,
+)
 from tests.support.made_tasks import make_task
 from tests.support.ray_clusters import Cluster, required, two_nodes
 
@@ -264,3 +277,47 @@ def test_what_is_killed_anywhere_costs_no_more_than_the_calls_in_flight(
         report = ClusterRound(site, work, victims, random.Random(sandbox)).perform(len(victims))
     assert report.violations == []
     assert report.kills == len(victims)
+
+
+@pytest.mark.slow
+def test_nodes_with_other_versions_get_no_work(tmp_path: Path, cluster: Cluster) -> None:
+    """Of one the metadata say that it has another version; the other one has Ray, but not this package."""
+    other = tmp_path / "other/manyhands-9.9.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: manyhands\nVersion: 9.9\n")
+    packages = bare_environment(tmp_path / "bare")
+    nodes = (
+        cluster.add('--resources={"other": 1}', cpus=0, environ={"PYTHONPATH": str(other.parent)}),
+        cluster.add('--resources={"bare": 1}', cpus=0, python=str(packages / "bin/python")),
+    )
+    try:
+        for node in nodes:
+            node.wait()
+        write_prompts(tmp_path / "d.jsonl", ["one"])
+        with ServerThread() as server:
+            model = (f"--base_url={server.base_url}", "--model=m", "--api_key=k", "--quiet")
+            for name, why in (
+                ("other", "has manyhands 9.9, and this machine"),
+                ("bare", "manyhands is not installed on"),
+            ):
+                words = ("--executor=ray", f"--ray_address={cluster.address}", "--batch_size=1", f"--run_name={name}")
+                resources = f'--ray_resources={{"num_cpus": 0, "{name}": 1}}'
+                ended = run("batch", "d.jsonl", *model, *words, resources, folder=tmp_path)
+                assert ended.code in (1, 2)
+                assert why in one_line(ended)
+            assert server.requests == []
+    finally:
+        for node in nodes:
+            cluster.remove(node)
+
+
+def bare_environment(folder: Path) -> Path:
+    """A virtual environment with all that this one has, but this package."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    for source in map(Path, site.getsitepackages()):
+        target = folder / source.relative_to(sys.prefix)
+        target.mkdir(parents=True, exist_ok=True)
+        for entry in source.iterdir():
+            if "manyhands" not in entry.name:
+                (target / entry.name).symlink_to(entry)
+    return folder

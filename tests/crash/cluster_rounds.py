@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.workspaces import WORKSPACES
 from tests.crash.rounds import LINGER_SECONDS, Calm, Found, Round, Site, Work, descendants
 from tests.support.commands import Command, SimulatedProcess, describe
 from tests.support.ray_clusters import Cluster
@@ -137,6 +138,9 @@ class ClusterRound(Round):
         self.report.lingering += len(left)
         self.report.violations += [f"outlived its killed owner: {describe(each.pid)}" for each in left]
         self._orphans = []
+        for node in self._cluster.nodes:  # as if the owner had died before it could say that an attempt is over
+            for place in node.folder.rglob(WORKSPACES):
+                (place / "1-9").mkdir(exist_ok=True)
 
     def _check(self, calm: Calm) -> None:
         counted = " ".join(f"{self._struck[victim]} {victim}" for victim in VICTIMS if self._struck[victim])

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -36,6 +36,7 @@ _STARTED = "Ray runtime started"
 _QUICK = {
     "RAY_raylet_start_wait_time_s": "80",  # on a busy machine, each of its processes takes seconds to start
     "RAY_num_prestart_python_workers": "0",
+    "RAY_worker_niceness": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -52,10 +53,12 @@ class Node:
         words: list[str],
         address: str,
         *,
-        cpus: int,
+        cpus: int = 2,
         environ: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
-        """``words``: how it gets to its cluster. ``environ``: variables of its processes beside those of a new machine."""
+        """``words``: how it gets to its cluster. ``environ``: variables of its processes beside those of a new machine. ``python``: its
+        interpreter, which has Ray."""
         folder.mkdir(parents=True)
         self.address = address
         self.folder = folder / "manyhands"
@@ -66,7 +69,7 @@ class Node:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *words, *usual),
+                    *(python, "-P", "-m", "ray.scripts.scripts", "start", *words, *usual),
                     "--include-log-monitor=false",
                     "--object-store-memory=80000000",
                 ],
@@ -152,7 +155,7 @@ class Cluster:
         self._folder = folder
         self._count = 0
         port = _free_port()
-        self.head = self._node(["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"], cpus)
+        self.head = self._node(["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"], cpus=cpus)
         self.nodes = [self.head]
         self.address = f"127.0.0.1:{port}"
 
@@ -163,9 +166,9 @@ class Cluster:
         for node in reversed(self.nodes):
             node.kill()
 
-    def add(self, *, cpus: int = 2, environ: Mapping[str, str] | None = None) -> Node:
-        """Begin to start a further node; see ``Node.wait``."""
-        node = self._node([f"--address={self.address}"], cpus, environ)
+    def add(self, *words: str, **how: Any) -> Node:
+        """Begin to start a further node; see ``Node.wait``. ``words``: further ones of ``ray start``; ``how``: as of ``Node``."""
+        node = self._node([f"--address={self.address}", *words], **how)
         self.nodes.append(node)
         return node
 
@@ -208,11 +211,11 @@ class Cluster:
             timeout=60,
         )
 
-    def _node(self, words: list[str], cpus: int, environ: Mapping[str, str] | None = None) -> Node:
+    def _node(self, words: list[str], **how: Any) -> Node:
         self._count += 1
         folder = self._folder / str(self._count)
         words = [*words, f"--temp-dir={folder}/ray"]
-        return Node(folder, words, f"127.0.0.{self._count}", cpus=cpus, environ=environ)
+        return Node(folder, words, f"127.0.0.{self._count}", **how)
 
 
 def command_line(pid: int) -> str:
