@@ -41,6 +41,7 @@ WORKERS_A_NODE = 10
 FULL = 0.95
 """The share of slots with an item from which on all count as busy: an item's end and the next one's beginning are not the same instant."""
 LOOK_SECONDS = 0.1
+END_SECONDS = 30.0
 
 
 class SimulatedWork(Workload):
@@ -119,7 +120,8 @@ class SimulatedLauncher:
 
     async def close(self) -> None:
         await self._gate.close()
-        said = await asyncio.gather(*(child.communicate() for child in self._children))
+        async with asyncio.timeout(END_SECONDS):
+            said = await asyncio.gather(*(child.communicate() for child in self._children))
         self.counts = [json.loads(output) for output, _ in said]
 
     def _admit(self, name: bytes, channel: wire.Channel, address: str) -> None:

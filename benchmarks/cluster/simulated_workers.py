@@ -91,6 +91,8 @@ class SimulatedWorker:
                         self._acknowledged(item)
                 case wire.Execute(ticket, claim):
                     self._next_step(_Item(ticket, claim.item.number, claim.attempt))
+                case wire.Farewell():
+                    break
         self._channel.close()
 
     def _next_step(self, item: _Item) -> None:
