@@ -115,16 +115,16 @@ class Workspaces:
         """Whether the folder of an attempt stays, by what is on disk now."""
         if self._execution.keep_workspaces:
             return True
-        state = self._state_of(folder)
+        state = self.state_of(folder.name)
         return state is not None and self._stays(folder, state)
 
     def _is_over(self, folder: Path) -> bool:
-        state = self._state_of(folder)
+        state = self.state_of(folder.name)
         return state is None or state.final
 
-    def _state_of(self, folder: Path) -> ItemState | None:
-        """The state of the item whose attempt a folder is named after; None if nobody goes on with that attempt."""
-        number, _, attempt = folder.name.partition("-")
+    def state_of(self, attempt: str) -> ItemState | None:
+        """The state of the item of an attempt (``3-1``: item 3, attempt 1); None if nobody goes on with that attempt."""
+        number, _, attempt = attempt.partition("-")
         row = self._store.reader.item(number) if number.isdecimal() else None
         return row.state if row is not None and attempt == str(row.attempt) else None
 

@@ -420,7 +420,7 @@ class _Session:
             begin,
             self._store,
             limits,
-            is_needed=lambda attempt: workspaces.still_needed(Path(WORKSPACES, attempt)),
+            state_of=workspaces.state_of,
             notice=self._notice,
             **options,
         )

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserError
 from manyhands.core.failures import Cause
+from manyhands.core.outcomes import ItemState
 from manyhands.core.redaction import describe
 from manyhands.engine.attempt import AttemptResult, Claim, Failed, Journal, Stopped
 from manyhands.engine.backlog import Waiters
@@ -32,6 +33,8 @@ START_SECONDS = 60.0
 GRACE_SECONDS = 30.0
 GATHER_SECONDS = 10.0
 """Seconds after the first worker is ready for which items that were begun wait for one on the node where they were."""
+HOPELESS_SECONDS = 60.0
+"""Seconds after which a run ends of which every worker was lost before it began."""
 RETRY_SECONDS = 1.0
 """Seconds after which a worker that did not start on another machine is asked for again."""
 FAILED_STARTS = 3
@@ -142,14 +145,14 @@ class WorkerExecutor:
         max_in_flight: int | None = None,
         one_item_a_process: bool = False,
         grace: float = GRACE_SECONDS,
-        is_needed: Callable[[str], bool] = lambda attempt: True,
+        state_of: Callable[[str], ItemState | None] = lambda attempt: ItemState.PENDING,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         """``items``: how many there are at first; no more workers are started than these need (None: all). ``max_in_flight``: items in all
         (None: as many as the workers can have); if the workers can have more, each item is reason enough for another worker.
         ``one_item_a_process``: more items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take
-        to end an item that is past its time limit, before the worker is killed. ``is_needed``: whether the workspace of an attempt
-        (``3-1``) may still be needed. ``notice`` gets what a person should know."""
+        to end an item that is past its time limit, before the worker is killed. ``state_of``: the state of the item of an
+        attempt (``3-1``); None if nobody goes on with that attempt. ``notice`` gets what a person should know."""
         self._launcher = launcher
         self._begin = begin
         self._journal = journal
@@ -161,7 +164,7 @@ class WorkerExecutor:
         self._one_item_a_process = one_item_a_process
         self._pause = Pause()
         self._grace = grace
-        self._is_needed = is_needed
+        self._state_of = state_of
         self._notice = notice
         self._workers: list[_Worker] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -187,6 +190,8 @@ class WorkerExecutor:
         """Items that wait for a worker, but for those that were cancelled meanwhile."""
         self._ticket = 0
         self._failed_starts = 0
+        self._lost_since: float | None = None
+        """Since when every worker that Ray placed was lost before it began."""
         self._unusable: str | None = None
         self._stopping = False
         self._closing = False
@@ -332,22 +337,35 @@ class WorkerExecutor:
             try:
                 await self._started(near)
                 return
-            except ConnectionError:
-                pass  # it was lost before it began, for which no worker is to blame
+            except ConnectionError as error:  # it was lost before it began, for which no worker is to blame
+                if self._is_hopeless():
+                    self._fail_to_start(str(error))
             except OSError as error:
                 self._failed_starts += 1
                 if self._failed_starts >= FAILED_STARTS:
-                    self._give_up(_unable(error))
+                    self._fail_to_start(_unable(error))
+                    return
             except (StorageError, UserError) as error:
-                if not any(worker.ready for worker in self._workers):
-                    self._give_up(str(error))
-                else:
-                    self._notice(str(error))
+                self._fail_to_start(str(error))
                 return
             finally:
                 self._returned(near)
                 near = ""
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _fail_to_start(self, why: str) -> None:
+        """No further worker can be had. The run goes on with those that are there."""
+        if any(worker.ready for worker in self._workers):
+            self._notice(why)
+        else:
+            self._give_up(why)
+
+    def _is_hopeless(self) -> bool:
+        """Whether workers have been lost for long, with none that works."""
+        now = asyncio.get_running_loop().time()
+        if self._workers or self._lost_since is None:
+            self._lost_since = now
+        return now - self._lost_since > HOPELESS_SECONDS
 
     def _returned(self, node: str) -> None:
         """No item waits any more for a worker that a node gets in place of a lost one."""
@@ -383,10 +401,11 @@ class WorkerExecutor:
         for attempt in launched.attempts:
             if attempt in self._homes:
                 continue
-            if self._is_needed(attempt):
-                self._homes[attempt] = launched.node
+            state = self._state_of(attempt)
+            if state is None or state.final:
+                worker.channel.send(wire.Over(attempt, None if state is None else state is ItemState.FAILED))
             else:
-                worker.channel.send(wire.Over(attempt, None))
+                self._homes[attempt] = launched.node
         self._workers.append(worker)
         if launched.node:
             self._nodes.setdefault(launched.node, []).append(worker)
@@ -419,7 +438,7 @@ class WorkerExecutor:
                 self._done(worker, ticket, result, error)
             case wire.Ready():
                 worker.ready = True
-                self._failed_starts = 0
+                self._failed_starts, self._lost_since = 0, None
                 self._gather()
                 if self._stopping:
                     worker.channel.send(wire.Stop())
