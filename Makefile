@@ -2,7 +2,7 @@
 # make test        format, lint, types, import contract, links of the documentation, all tests
 # make slow-test   the tests that make test leaves out because they take longer, and many times as many examples
 # make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
-# make crash-test  N=100 kills at random instants, then 20 in a run of 1,000 items in containers, and 20 in one of 200 items with browsers (see docs/promises.md)
+# make crash-test  N=100 kills at random instants, then 20 in a run of 1,000 items in containers, 20 in one of 200 items with browsers, and 20 each in two runs of 1,000 items on a Ray cluster (see docs/promises.md)
 # make interop-test  runs with programs of others: LibreOffice, Codex and Claude Code (if there are soffice, codex, claude), AgentV's SDKs (AGENTV_SDK, AGENTV_SDK_PYTHON; see CONTRIBUTING.md), and LiteLLM's proxy, which it installs beside this environment
 # make oracle-test  what exports write, read by the projects whose formats they are (OpenAI, TRL, LLaMA-Factory …), which it installs beside this environment; ORACLES="openai trl" for some
 # make compat-test DIR=…  whether the eval files of a tree load, run and score as their baselines say (see docs/agentv.md)
@@ -68,6 +68,8 @@ crash-test:
 	$(BIN)/python -m tests.crash.campaign --kills $(N)
 	$(BIN)/python -m tests.crash.campaign --only many-containers --kills 20
 	$(BIN)/python -m tests.crash.campaign --only browsers --kills 20
+	$(BIN)/python -m tests.crash.campaign --only ray --kills 20
+	$(BIN)/python -m tests.crash.campaign --only ray-sandboxes --kills 20
 
 interop-test:
 	@VENV=$(VENV) tools/setup dev

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import os
@@ -9,9 +10,11 @@ import random
 import shutil
 import site
 import sys
+import threading
+import time
 import venv
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedRe
 from tests.crash.cluster_rounds import ClusterRound, ClusterSite, ClusterWork, Victim
 from tests.crash.rounds import entries
 from tests.support.batches import REASONED, ServerThread, prompt_of, read_lines
+from tests.support.certificates import make_certificates, tls_variables
 from tests.support.commands import (
     PROGRAM,
     Command,
@@ -231,33 +235,55 @@ def test_what_a_task_leaves_comes_back_to_the_run_folder(place: Place) -> None:
     assert line["metadata"]["score"] == 1.0
 
 
+class Held:
+    """A model that calls the terminal once, and answers then: in its own time, or not before it is allowed to."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.seconds = 0.5
+
+    async def answer(self, request: RecordedRequest) -> Reply:
+        if request.body["messages"][-1]["role"] == "tool":
+            end = time.monotonic() + SECONDS
+            while not self.released.is_set() and time.monotonic() < end:
+                await asyncio.sleep(0.02)
+            return ScriptedResponse(REASONED, delay=self.seconds)
+        call = {"name": "terminal", "arguments": json.dumps({"command": "echo seen > note"})}
+        calls = [{"id": "call", "type": "function", "function": call}]
+        return ScriptedResponse(chat_response(None, tool_calls=calls, reasoning="I look."), delay=self.seconds)
+
+
 def test_nodes_may_come_and_go(tmp_path: Path, cluster: Cluster) -> None:
     """Each item is in a sandbox, so it would have to begin anew if its node went before it ended."""
-    items = 60
-    write_prompts(tmp_path / "prompts.jsonl", (f"Case {n}: look. [simulate: tools=2]" for n in range(items)))
-    with SimulatedProcess(tmp_path, latency=0.5) as server:
-        options = [f"--base_url={server.base_url}", "--model=simulated", "--tools=terminal", "--sandbox=bubblewrap"]
+    items = 80
+    write_prompts(tmp_path / "prompts.jsonl", (f"Case {n}: look." for n in range(items)))
+    model, leaving = Held(), cluster.nodes[1]
+    with ServerThread(model.answer) as server:
+        options = [f"--base_url={server.base_url}", "--model=m", "--api_key=k", "--tools=terminal"]
         words = ["--executor=ray", f"--ray_address={cluster.address}", "--num_workers=6", "--concurrency=1"]
-        batch = ["batch", "prompts.jsonl", "--batch_size=10", "--run_name=r"]
+        batch = ["batch", "prompts.jsonl", "--batch_size=10", "--run_name=r", "--sandbox=bubblewrap"]
         with Command(*batch, *options, *words, folder=tmp_path) as command:
-            assert command.wait_until(lambda: any(node.works for node in cluster.nodes), seconds=SECONDS, pause=0.1)
+
+            def has_all_worlds() -> bool:
+                """Whether each of its nodes executes two items."""
+                return [len(list(node.folder.rglob("workspaces/*/workspace/note"))) for node in cluster.nodes] == [
+                    2
+                ] * 3
+
             joined = cluster.add()
-            assert command.wait_until(
-                lambda: any(joined.folder.rglob("workspaces/*/workspace")), seconds=SECONDS, pause=0.1
-            )
-            leaving = cluster.nodes[1]
+            assert command.wait_until(has_all_worlds, seconds=SECONDS, pause=0.1)
             cluster.drain(leaving, 60.0)
+            model.released.set()
             assert command.wait_until(lambda: not leaving.workers(), seconds=SECONDS, pause=0.1)
-            assert server.count() < 3 * items
+            assert len(server.requests) < 2 * items
+            assert len(joined.workers()) == 2
+            model.seconds = 0.0
             ended = command.wait(SECONDS)
         assert ended.code == 0, ended.err
-        assert server.count() == 3 * items
+        assert len(server.requests) == 2 * items
     assert ledger(tmp_path / "data/r")["completed"] == items
-    reader = JournalReader(tmp_path / "data/r")
-    try:
+    with closing(JournalReader(tmp_path / "data/r")) as reader:
         assert {(row.attempt, row.performances) for row in reader.items()} == {(1, 1)}
-    finally:
-        reader.close()
     cluster.remove(leaving)
 
 
@@ -321,3 +347,37 @@ def bare_environment(folder: Path) -> Path:
             if "manyhands" not in entry.name:
                 (target / entry.name).symlink_to(entry)
     return folder
+
+
+@pytest.mark.slow
+def test_a_run_whose_owner_is_lost_goes_on_elsewhere(tmp_path: Path, cluster: Cluster) -> None:
+    items, in_flight = 30, 8
+    write_prompts(tmp_path / "d.jsonl", (f"Case {n}: look. [simulate: tools=2]" for n in range(items)))
+    with SimulatedProcess(tmp_path, latency=0.4) as server:
+        model = (f"--base_url={server.base_url}", "--model=simulated", "--tools=todo", "--quiet", "--batch_size=10")
+        words = ("--executor=ray", f"--ray_address={cluster.address}", "--num_workers=4", "--concurrency=2")
+        with Command("batch", "d.jsonl", *model, *words, "--run_name=r", folder=tmp_path) as command:
+            assert command.wait_until(lambda: server.count() > 20, seconds=SECONDS, pause=0.05)
+            command.kill()
+        elsewhere = tmp_path / "elsewhere"
+        shutil.copytree(tmp_path / "data/r", elsewhere)
+        resumed = run("resume", str(elsewhere), "--executor=processes", "--quiet", folder=tmp_path)
+        assert resumed.code == 0, resumed.err
+        assert server.count() <= 3 * items + in_flight
+    assert ledger(elsewhere)["completed"] == items
+
+
+@pytest.mark.slow
+def test_a_cluster_may_use_tls(tmp_path: Path) -> None:
+    make_certificates(tmp_path, "ours")
+    environ = tls_variables(tmp_path, "ours", "ours")
+    write_prompts(tmp_path / "d.jsonl", (f"Case {n}: look. [simulate: tools=2]" for n in range(8)))
+    with required(), two_nodes(environ) as cluster:
+        words = ("--executor=ray", f"--ray_address={cluster.address}", "--num_workers=2", "--concurrency=2")
+        batch = ("batch", "d.jsonl", "--model=simulated", "--tools=todo", "--quiet", "--batch_size=10", "--run_name=r")
+        ended = run(*batch, *words, folder=tmp_path, environ=environ, seconds=SECONDS)
+        assert ended.code == 0, ended.err
+        assert ledger(tmp_path / "data/r")["completed"] == 8
+        without = run(*batch[:-1], "--run_name=without", *words, folder=tmp_path, seconds=SECONDS)
+        assert without.code in (1, 2)
+        assert "Ray" in one_line(without)

@@ -7,8 +7,6 @@ import contextlib
 import os
 import pickle
 import secrets
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from manyhands.core.errors import UserError
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.handshake import MAX_STRANGERS, NAME_BYTES, SECRET_BYTES, Gate, Refused, reach
 from manyhands.processes.event_loop import run_on_loop
+from tests.support.certificates import make_certificates, tls_variables
 
 HOST = "127.0.0.1"
 MAGIC = b"manyhands wire 1"
@@ -256,29 +255,16 @@ def test_it_holds_on_the_loop_that_runs_use() -> None:
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two authorities, with a certificate of a node from each: ``ours`` and ``theirs``."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("ours", "theirs"):
-        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-        authority = ("-x509", "-subj", f"/CN={name}", "-keyout", f"{name}-ca.key", "-out", f"{name}-ca.crt")
-        openssl(folder, "req", *key, *authority)
-        openssl(folder, "req", *key, "-subj", "/CN=node", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        by = ("-CA", f"{name}-ca.crt", "-CAkey", f"{name}-ca.key", "-CAcreateserial", "-days", "2")
-        openssl(folder, "x509", "-req", "-in", f"{name}.csr", *by, "-out", f"{name}.crt")
+        make_certificates(folder, name)
     return folder
-
-
-def openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=30)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, folder: Path, node: str, authority: str) -> None:
     """Have what connects from now on use a node's certificate, and check that of others."""
-    monkeypatch.setenv("RAY_USE_TLS", "1")
-    monkeypatch.setenv("RAY_TLS_SERVER_CERT", str(folder / f"{node}.crt"))
-    monkeypatch.setenv("RAY_TLS_SERVER_KEY", str(folder / f"{node}.key"))
-    monkeypatch.setenv("RAY_TLS_CA_CERT", str(folder / f"{authority}-ca.crt"))
+    for name, value in tls_variables(folder, node, authority).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize("run", [asyncio.run, run_on_loop], ids=["asyncio", "uvloop"])

@@ -149,13 +149,14 @@ class Node:
 class Cluster:
     """A head, and further nodes. Use as a context manager: nothing is left of it then."""
 
-    def __init__(self, folder: Path, *, cpus: int = 2) -> None:
-        """``folder``: for all that the nodes write; its path must be short, as those of their sockets. ``cpus``: of the head, as many
-        workers."""
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
+        """``folder``: for all that the nodes write; its path must be short, as those of their sockets. ``environ``: variables of all of
+        its processes."""
         self._folder = folder
+        self._environ = environ or {}
         self._count = 0
         port = _free_port()
-        self.head = self._node(["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"], cpus=cpus)
+        self.head = self._node(["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"])
         self.nodes = [self.head]
         self.address = f"127.0.0.1:{port}"
 
@@ -211,11 +212,12 @@ class Cluster:
             timeout=60,
         )
 
-    def _node(self, words: list[str], **how: Any) -> Node:
+    def _node(self, words: list[str], environ: Mapping[str, str] | None = None, **how: Any) -> Node:
         self._count += 1
         folder = self._folder / str(self._count)
         words = [*words, f"--temp-dir={folder}/ray"]
-        return Node(folder, words, f"127.0.0.{self._count}", **how)
+        environ = {**self._environ, **(environ or {})}
+        return Node(folder, words, f"127.0.0.{self._count}", environ=environ, **how)
 
 
 def command_line(pid: int) -> str:
@@ -226,11 +228,14 @@ def command_line(pid: int) -> str:
 
 
 @contextmanager
-def two_nodes() -> Iterator[Cluster]:
-    """A cluster of two nodes with room for two workers each. Raises Unavailable."""
+def two_nodes(environ: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """A cluster of two nodes with room for two workers each. ``environ``: variables of its processes. Raises Unavailable."""
     if find_spec("ray") is None:
         raise Unavailable("the extra ray is not installed")
-    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder, Cluster(Path(folder)) as cluster:
+    with (
+        TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        Cluster(Path(folder), environ) as cluster,
+    ):
         cluster.listening()
         cluster.add()
         cluster.wait()
