@@ -26,6 +26,7 @@ from manyhands.engine.executors.node_folder import (
 )
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
 from manyhands.engine.workspaces import KEEP
+from manyhands.processes.strays import remove_tree
 from manyhands.runs.making import create_run
 from manyhands.testing.steps_workload import StepsWorkload
 
@@ -147,6 +148,24 @@ async def test_an_owner_that_goes_in_the_middle_of_a_file_leaves_nothing_of_it(t
     assert contents(node) == {}
 
 
+async def test_a_folder_that_others_use_stays_theirs(node: Path) -> None:
+    node.mkdir(mode=0o755)
+    async with channels() as (_, there):
+        await NodeFolder.furnished(there, wire.Furnish("id", ("r",), {}, {}, {}))
+    assert node.stat().st_mode & 0o777 == 0o755
+    assert (node / "id").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_run_folder_that_is_named_by_a_detour_is_one_folder_on_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "r")
+    (tmp_path / "deep/er").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep/er")
+    with closing(Shipment(Path("../../r"), "id", Furnished({"owner": ""}, Path("../../r")))) as shipment:
+        assert shipment.furnish({}).parts == (tmp_path / "r").parts[-3:]
+
+
 async def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -258,6 +277,82 @@ def test_what_an_attempt_left_earlier_never_replaces_what_one_left_later(tmp_pat
     assert contents(tmp_path) == {"artifacts/a": b"last"}
     returns.of_worker("another node").take(part("artifacts/a", b"by another clock", modified=3))
     assert contents(tmp_path) == {"artifacts/a": b"by another clock"}
+
+
+async def test_a_file_that_is_sent_while_others_end_comes_whole_and_before_what_they_say(tmp_path: Path) -> None:
+    there, run = tmp_path / "there", tmp_path / "run"
+    (there / "artifacts").mkdir(parents=True)
+    (there / "artifacts/large").write_bytes(os.urandom(8 * CHUNK))
+    folder, files = NodeFolder(there, ("artifacts",)), Returns(run, ("artifacts",)).of_worker()
+    async with channels() as (here, owner), asyncio.timeout(20):
+
+        async def ends(name: str) -> None:
+            await asyncio.sleep(0)
+            (there / "artifacts" / name).write_bytes(os.urandom(3 * CHUNK))
+            await folder.bring_back(here)
+            here.send(wire.Stays(name, ""))
+
+        ending = asyncio.gather(*(ends(str(number)) for number in range(4)))
+        for _ in range(4):
+            while isinstance(message := await owner.receive(), wire.Content):
+                files.take(message)
+            for name in ("large", message.attempt):
+                assert (run / "artifacts" / name).read_bytes() == (there / "artifacts" / name).read_bytes()
+        await ending
+
+
+def test_parts_of_a_file_that_has_not_begun_are_refused(tmp_path: Path) -> None:
+    files = Returns(tmp_path, ("artifacts",)).of_worker()
+    files.take(part("artifacts/a", b"half", last=False))
+    with pytest.raises(ValueError, match="'artifacts/b' has not begun"):
+        files.take(part("artifacts/b", b"x", first=False))
+    files.close()
+    assert contents(tmp_path) == {}
+
+
+def test_names_that_cannot_be_here_stop_nothing(tmp_path: Path) -> None:
+    returns = Returns(tmp_path, ("artifacts",))
+    files = returns.of_worker()
+    longest = "ü" * 127
+    for name in (longest, "a", "a/b", "a" * 256, longest + "/" + "a" * 255):
+        files.take(part(f"artifacts/{name}", b"x", last=False))
+        files.take(part(f"artifacts/{name}", b"y", first=False))
+    assert contents(tmp_path) == {f"artifacts/{longest}": b"xy", "artifacts/a": b"xy"}
+    assert returns.impossible == ["artifacts/a/b", f"artifacts/{'a' * 256}", f"artifacts/{longest}/{'a' * 255}"]
+
+
+async def test_what_a_worker_left_that_died_is_brought_back_by_the_next(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    with closing(Shipment(run, "id", made(run))) as shipment:
+        folder, _ = await furnish(shipment)
+        (folder.path / "artifacts").mkdir()
+        (folder.path / "artifacts/brought").write_text("1")
+        returns = Returns(run, ("artifacts",))
+        assert await returned(folder, returns) == ["artifacts/brought"]
+        (folder.path / "artifacts/left").write_text("2")  # and now the worker dies
+        folder, _ = await furnish(shipment)
+        assert await returned(folder, returns) == ["artifacts/left"]
+    assert (run / "artifacts/left").read_text() == "2"
+
+
+async def test_what_is_removed_while_it_is_looked_for_is_nobodys_failure(tmp_path: Path) -> None:
+    (tmp_path / "there/artifacts").mkdir(parents=True)
+    folder, returns = NodeFolder(tmp_path / "there", ("artifacts",)), Returns(tmp_path / "run", ("artifacts",))
+    stop = asyncio.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            for number in range(20):
+                (tmp_path / "there/artifacts" / str(number)).mkdir(exist_ok=True)
+                (tmp_path / "there/artifacts" / str(number) / "x").write_text("x")
+            for number in range(20):
+                remove_tree(tmp_path / "there/artifacts" / str(number))
+
+    churning = asyncio.create_task(asyncio.to_thread(churn))
+    for _ in range(8):
+        await returned(folder, returns)
+    stop.set()
+    await churning
 
 
 # --- What stays

@@ -28,6 +28,8 @@ BLOCK = 1 << 18
 _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000
 """FS_IOC_GETFLAGS and FS_IOC_SETFLAGS of most 64-bit machines (elsewhere no such calls), and FS_TOPDIR_FL of linux/fs.h."""
 _ASIDE = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.new")
+_MAX_STEM = 200
+"""Bytes of a file's name in that of what is being written aside: with what is added it must not get longer than names may be."""
 _serial = count()
 _MASKED_AT_ONCE, _OVERLAP = 1 << 19, 1 << 12
 SECONDS = 10.0
@@ -70,7 +72,7 @@ def bytes_written_aside(path: Path) -> Iterator[BinaryIO]:
 
     Raises StorageError if that fails, and then ``path`` is as it was.
     """
-    aside = path.with_name(f".{path.name}.{next(_serial)}.{os.getpid()}.new")
+    aside = path.with_name(f".{_short(path.name)}.{next(_serial)}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with aside.open("wb", buffering=BLOCK) as handle:
@@ -83,6 +85,12 @@ def bytes_written_aside(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
+
+
+def _short(name: str) -> str:
+    """A file's name, or so much of it that something can be added to it."""
+    data = os.fsencode(name)
+    return name if len(data) <= _MAX_STEM else data[:_MAX_STEM].decode(errors="ignore")
 
 
 def open_inside(folder: Path, path: Path) -> BinaryIO:
@@ -163,7 +171,7 @@ def asides(folder: Path, name: str | None = None) -> Iterator[tuple[Path, int]]:
     """The files in a folder that were being written aside (in place of a file of that name), each with the id of its process."""
     for path in folder.iterdir():
         writer = _ASIDE.fullmatch(path.name)
-        if writer is not None and name in (None, writer[1]) and not path.is_dir():
+        if writer is not None and (name is None or writer[1] == _short(name)) and not path.is_dir():
             yield path, int(writer[2])
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from manyhands.core.errors import UserError
-from manyhands.core.text import counted
+from manyhands.core.text import counted, one_line
 from manyhands.engine.contract import Execution, Workload
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.handshake import NAME_BYTES, SECRET_BYTES, Gate
@@ -147,6 +147,8 @@ class ClusterLauncher:
                 self._patience.cancel()
             return await self._furnished(expected, channel)
         except BaseException:
+            if expected.channel.done() and not expected.channel.cancelled() and expected.channel.exception() is None:
+                expected.channel.result().close()
             self._tell(kill=name)
             self._expected.pop(name, None)
             raise
@@ -162,6 +164,11 @@ class ClusterLauncher:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
+        if impossible := self._returns.impossible:
+            self._notice(
+                f"{counted(len(impossible), 'file')} that items left can't be in {self._folder}, as they are called: "
+                f"{one_line(impossible[0])[:200]}{' …' if len(impossible) > 1 else ''}"
+            )
         for node, count in self._kept.items():
             self._notice(f"the workspaces of {counted(count, 'item')} stay on {node}")
         if self._log is not None:
@@ -196,7 +203,7 @@ class ClusterLauncher:
                 if isinstance(answer, wire.Unusable):
                     raise UserError(f"the node {expected.address}: {answer.message}")
                 if not isinstance(answer, wire.Missing):
-                    raise ConnectionError(await self._why_lost(expected))
+                    raise await self._why_lost(expected)
                 for path in answer.paths:
                     await self._send(channel, path)
         except TimeoutError as error:
@@ -204,12 +211,16 @@ class ClusterLauncher:
             raise ConnectionError(f"a worker on {expected.address} did not take what it needs in time") from error
         return _Remote(self, expected, channel, answer, self._returns.of_worker(expected.address))
 
-    async def _why_lost(self, expected: _Expected) -> str:
-        with suppress(TimeoutError):
+    async def _why_lost(self, expected: _Expected) -> OSError:
+        """What became of a worker that connected and said no more: of one that ended by itself, no machine is to blame."""
+        lost = f"a worker on {expected.address} was lost before it began"
+        try:
             async with asyncio.timeout(WORD_SECONDS):
                 death = await asyncio.shield(expected.end)
-                return f"a worker on {expected.address} was lost before it began ({death.how})"
-        return f"a worker on {expected.address} was lost before it began"
+        except TimeoutError:
+            return ConnectionError(lost)
+        error = ConnectionError if death.node_lost or death.others_too else OSError
+        return error(0, f"{lost} ({death.how}); see {self._log_name}")
 
     async def _send(self, channel: wire.Channel, path: str) -> None:
         if path not in self._shipment:
@@ -292,8 +303,9 @@ class ClusterLauncher:
     def _note(self, text: str) -> None:
         """Add to the log of the run's workers."""
         if self._log is not None and not self._log.closed:
-            self._log.write(text.rstrip().encode() + b"\n")
-            self._log.flush()
+            with suppress(OSError):  # a full disk stops the run where its journal is written
+                self._log.write(text.rstrip().encode(errors="replace") + b"\n")
+                self._log.flush()
 
     def _tell(self, **message: Any) -> None:
         if self._placer is not None and self._placer.stdin is not None and not self._placer.stdin.is_closing():

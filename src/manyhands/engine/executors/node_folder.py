@@ -9,11 +9,12 @@ node's folder are shared by all workers of the node, and survive each of them.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -35,11 +36,14 @@ CHUNK = 1 << 20
 MAX_NEIGHBOURS, MAX_MODULE_BYTES = 200, 16 << 20
 """Files beside one that is loaded by its path, and bytes of all of them, that go with it at most."""
 _PARTS = 3
+_IMPOSSIBLE = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ, errno.EINVAL}
+"""What is wrong with a file's name rather than with the disk."""
 _OF_MACHINE = frozenset(
     (
         *("PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "USER", "LOGNAME", "SHELL"),
         *("HOSTNAME", "TMPDIR", "TEMP", "TMP", "MAIL", "TERM", "DISPLAY", "DOCKER_HOST"),
         *("CONTAINER_HOST", "VIRTUAL_ENV", "MANYHANDS_RUN", "MANYHANDS_NODE_FOLDER", "_"),
+        *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     )
 )
 _KINDS_OF_MACHINE = ("LD_", "PYTHON", "CONDA", "RAY_", "XDG_", "SSH_", "DBUS_")
@@ -61,7 +65,7 @@ class Shipment:
     """What the workers of a run need of its folder. Its methods read files: not for the event loop's thread."""
 
     def __init__(self, run_folder: Path, run_id: str, workload: Workload) -> None:
-        self._folder = run_folder.absolute()
+        self._folder = Path(os.path.abspath(run_folder))  # without "..", which would lead out of a node's folder
         self._run_id = run_id
         self._workload = workload
         self._files: dict[str, Path] = {}
@@ -85,7 +89,9 @@ class Shipment:
                 modules[str(source)] = name
         journal = Path(self._scratch.name, JOURNAL)
         if self._workload.reads_items or not journal.exists():
-            copy_journal(self._folder / JOURNAL, journal, items=self._workload.reads_items)
+            copy = journal.with_suffix(".new")  # as the last one may just be read, for another worker
+            copy_journal(self._folder / JOURNAL, copy, items=self._workload.reads_items)
+            copy.replace(journal)
         files[JOURNAL] = journal
         self._files |= files
         try:
@@ -100,6 +106,7 @@ class Shipment:
             shared_variables(environ),
             self._workload.worker_results,
             _current_folder(),
+            tuple(name for each in self._workload.worker_results for name, _ in self._named(each)),
         )
 
     def content(self, name: str) -> Iterator[wire.Content]:
@@ -158,6 +165,8 @@ class Returns:
     def __init__(self, run_folder: Path, results: Sequence[str]) -> None:
         self._folder = run_folder
         self._results = frozenset(results)
+        self.impossible: list[str] = []
+        """Files that can't be here by their names, which agents may have made up: too long, or a folder's name and a file's at once."""
         self._latest: dict[str, tuple[str, int]] = {}
 
     def of_worker(self, node: str = "") -> ReturnedFiles:
@@ -183,6 +192,8 @@ class ReturnedFiles:
     def __init__(self, returns: Returns, node: str) -> None:
         self._returns = returns
         self._node = node
+        self._path = ""
+        """Of the file that is being taken."""
         self._writing: ExitStack | None = None
         self._file: BinaryIO | None = None
 
@@ -190,15 +201,27 @@ class ReturnedFiles:
         """Take the next part of a file, which is there as a whole once its last part is. Raises StorageError, ValueError."""
         if content.first:
             self.close()
-            path = self._returns.path_of(content, self._node)
-            self._writing = ExitStack()
+        elif content.path != self._path:
+            raise ValueError(f"{content.path!r} has not begun")
+        path = self._returns.path_of(content, self._node) if content.first else None
+        self._path = content.path
+        try:
             if path is not None:
+                self._writing = ExitStack()
                 self._file = self._writing.enter_context(bytes_written_aside(path))
-        if self._file is not None:
-            self._file.write(content.data)
-        if content.last and self._writing is not None:
-            writing, self._writing, self._file = self._writing, None, None
-            writing.close()
+            if self._file is not None:
+                self._file.write(content.data)
+            if content.last and self._writing is not None:
+                writing, self._writing, self._file = self._writing, None, None
+                writing.close()
+        except StorageError as error:
+            self.close()
+            if not (isinstance(error.__cause__, OSError) and error.__cause__.errno in _IMPOSSIBLE):
+                raise
+            self._returns.impossible.append(content.path)
+        except OSError as error:
+            self.close()
+            raise StorageError(f"{self._path}: can't be written ({error.strerror or error})") from error
 
     def close(self) -> None:
         """Give up a file of which the rest will not come."""
@@ -222,6 +245,8 @@ class NodeFolder:
         self._results = results
         self._results_here = [path / name for name in results]
         self._known: dict[str, tuple[int, int]] = {}
+        """What the owner has of the results, as they were then: when they were changed, and how large they were."""
+        self._sending = asyncio.Lock()
         self._worlds: Worlds | None = None
 
     @classmethod
@@ -236,7 +261,7 @@ class NodeFolder:
                     return None
         except (OSError, StorageError) as error:
             raise UserError(f"this node's folder can't be used: {error}") from error
-        folder.changed()
+        folder.took_over({*furnish.manifest, *furnish.kept})
         return folder
 
     def attempts(self) -> list[str]:
@@ -264,32 +289,39 @@ class NodeFolder:
         except EOFError:
             return False
 
-    def changed(self) -> list[str]:
-        """The results that are new or different since this was last asked. Reads folders: not for the event loop's thread."""
+    def took_over(self, names: Set[str]) -> None:
+        """The owner has results of these names. What else is here was left by a worker that died before it could bring it back."""
+        self._known.update((path, state) for path, state in self.changed() if path in names)
+
+    def changed(self) -> list[tuple[str, tuple[int, int]]]:
+        """The results that the owner does not have as they are now. Reads folders: not for the event loop's thread."""
         found = []
         for top in self._results:
             for name in _files_below(self.path / top):
                 path = f"{top}/{name}"
-                try:
+                with suppress(FileNotFoundError, NotADirectoryError):
                     status = os.stat(self.path / path, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                state = status.st_mtime_ns, status.st_size
-                if self._known.get(path) != state:
-                    self._known[path] = state
-                    found.append(path)
+                    state = status.st_mtime_ns, status.st_size
+                    if self._known.get(path) != state:
+                        found.append((path, state))
         return found
 
     async def bring_back(self, channel: wire.Channel) -> None:
-        """Send the owner what items have left here. Raises OSError."""
+        """Send the owner what items have left here; when this returns, all that was there when it was called is on its way. Raises
+        OSError."""
         if not any(map(os.path.isdir, self._results_here)):  # no thread for the many items that leave nothing
             return
-        for path in await asyncio.to_thread(self.changed):
-            modified = self._known[path][0]
-            with open_inside(self.path, self.path / path) as file:
-                for part in _in_parts(path, file, modified):
-                    channel.send(part)
-                    await channel.drained()
+        async with self._sending:  # the parts of a file follow each other
+            for path, state in await asyncio.to_thread(self.changed):
+                with suppress(FileNotFoundError):  # it was removed since
+                    await self._send(channel, path, state)
+
+    async def _send(self, channel: wire.Channel, path: str, state: tuple[int, int]) -> None:
+        with open_inside(self.path, self.path / path) as file:
+            for part in _in_parts(path, file, state[0]):
+                channel.send(part)
+                await channel.drained()
+        self._known[path] = state
 
     async def over(self, attempt: str, failed: bool | None, workload: Workload) -> str | None:
         """An attempt goes on no more: remove what is here of it, unless it is to stay. Where it stays, if it does."""
@@ -342,11 +374,13 @@ def _stays(folder: Path, failed: bool, execution: Execution) -> bool:
 def _place(furnish: wire.Furnish) -> Path:
     """This node's folder for a run, made. Raises OSError, UserError."""
     named = os.environ.get(FOLDER_VARIABLE)
-    top = Path(named) if named else Path(tempfile.gettempdir(), f"manyhands-{os.getuid()}")
-    make_private(top)
-    if not named and (status := os.lstat(top)) and (stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid()):
-        raise UserError(f"{top} belongs to somebody else")
-    folder = top.joinpath(furnish.run_id, *(part.strip("/") or "run" for part in furnish.parts)).absolute()
+    top = Path(named or Path(tempfile.gettempdir(), f"manyhands-{os.getuid()}")).absolute()
+    private = top / furnish.run_id if named and top.is_dir() else top  # a folder that others use, too, stays theirs
+    make_private(private)
+    status = os.lstat(private)
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
+        raise UserError(f"{private} belongs to somebody else")
+    folder = top.joinpath(furnish.run_id, *(part.strip("/") or "run" for part in furnish.parts))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -368,8 +402,16 @@ def _files_below(folder: Path) -> Iterator[str]:
         folders.sort()
         for name in sorted(names):
             path = Path(above, name)
-            if not (name.startswith(".") and name.endswith(".new")) and stat.S_ISREG(path.lstat().st_mode):
+            if not (name.startswith(".") and name.endswith(".new")) and _is_plain(path):
                 yield str(path.relative_to(folder))
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether it is a plain file; whoever made it may have removed it since."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _in_parts(name: str, file: BinaryIO, modified: int = 0) -> Iterator[wire.Content]:

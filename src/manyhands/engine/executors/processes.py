@@ -166,4 +166,9 @@ def open_log(folder: Path) -> IO[bytes]:
 
 def how_ended(code: int) -> str:
     """An exit code for people; a negative one is that of a signal."""
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"killed by signal {-code}"

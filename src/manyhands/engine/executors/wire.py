@@ -80,6 +80,8 @@ class Furnish(Message):
     """The folders whose files are brought back."""
     current: str = ""
     """The owner's current folder."""
+    kept: tuple[str, ...] = ()
+    """The files that the owner has in the folders of ``results``."""
 
 
 @dataclass(slots=True)
