@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manyhands.core.errors import StorageError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.attempt import Claim, Ended, Failed, Stopped
 from manyhands.engine.contract import Item
@@ -22,6 +24,7 @@ from manyhands.engine.journal.records import StepRow
 from manyhands.engine.limits.shared import SharedLimits
 
 Operations = st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 8)))
+KILLED = Death("killed")
 DONE = Ended(Outcome(ItemState.COMPLETED))
 
 
@@ -55,6 +58,8 @@ class Pretended:
     node: str
     name: str = "pretended"
     attempts: frozenset[str] = frozenset()
+    death: Death = KILLED
+    says_ready: bool = True
     executed: dict[int, int] = field(default_factory=dict)
     """The tickets of the items that it executes."""
 
@@ -68,13 +73,14 @@ class Pretended:
         self.other.close()
 
     async def ended(self) -> Death:
-        return Death("killed")
+        return self.death
 
     async def close(self) -> None:
         return
 
     async def listen(self) -> None:
-        self.other.send(wire.Ready())
+        if self.says_ready:
+            self.other.send(wire.Ready())
         while (message := await self.other.receive()) is not None:
             if isinstance(message, wire.Execute):
                 self.executed[message.claim.item.number] = message.ticket
@@ -86,9 +92,10 @@ class Pretended:
 class Pretending:
     """Starts pretended workers, two on each node."""
 
-    places = False
-
-    def __init__(self) -> None:
+    def __init__(self, *, places: bool) -> None:
+        self.places = places
+        self.ready = True
+        """Whether workers that are started say so."""
         self.workers: list[Pretended] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -98,7 +105,7 @@ class Pretending:
     async def start(self, near: str) -> Pretended:
         ours, theirs = socket.socketpair()
         node = f"node-{len(self.workers) // 2}"
-        worker = Pretended(await wire.Channel.over(ours), await wire.Channel.over(theirs), node)
+        worker = Pretended(await wire.Channel.over(ours), await wire.Channel.over(theirs), node, says_ready=self.ready)
         self.workers.append(worker)
         self._tasks.append(asyncio.create_task(worker.listen()))
         return worker
@@ -111,13 +118,23 @@ class Pretending:
 
 @asynccontextmanager
 async def executing(workers: int, concurrency: int) -> AsyncIterator[tuple[WorkerExecutor, list[Pretended]]]:
-    begin = wire.Begin("", {}, {}, "", 0, None)
-    launcher = Pretending()
-    executor = WorkerExecutor(launcher, begin, Nothing(), SharedLimits(), workers=workers, concurrency=concurrency)
+    async with placing(workers, concurrency, places=False) as (executor, launcher, _):
+        yield executor, launcher.workers
+
+
+@asynccontextmanager
+async def placing(
+    workers: int, concurrency: int = 1, *, places: bool = True
+) -> AsyncIterator[tuple[WorkerExecutor, Pretending, list[str]]]:
+    """An executor, what starts its workers, and what people are told."""
+    begin, launcher, told = wire.Begin("", {}, {}, "", 0, None), Pretending(places=places), list[str]()
+    executor = WorkerExecutor(
+        launcher, begin, Nothing(), SharedLimits(), workers=workers, concurrency=concurrency, notice=told.append
+    )
     await executor.start()
     try:
         async with asyncio.timeout(20):
-            yield executor, launcher.workers
+            yield executor, launcher, told
     finally:
         await executor.close()
 
@@ -209,3 +226,57 @@ async def test_an_interrupted_item_waits_for_the_node_with_its_workspace() -> No
         for worker in workers:
             worker.end(next(iter(worker.executed)))
         assert await asyncio.gather(again, waiting, *others) == [DONE] * 6
+
+
+async def test_workers_that_die_with_their_node_before_they_are_ready_do_not_end_the_run() -> None:
+    async with placing(1) as (executor, launcher, told):
+        await until(lambda: len(launcher.workers) == 1)
+        first = begun(executor, 1)
+        await until(lambda: 1 in launcher.workers[0].executed)
+        launcher.ready = False
+        launcher.workers[0].end(1)
+        assert await first == DONE
+        for number in range(5):
+            launcher.workers[number].death = Death("its node is gone", node_lost=True)
+            launcher.workers[number].kill()
+            launcher.ready = number == 4
+            await until(lambda number=number: len(launcher.workers) == number + 2)  # type: ignore[misc]
+        second = begun(executor, 2)
+        await until(lambda: 2 in launcher.workers[5].executed)
+        launcher.workers[5].end(2)
+        assert (await second, told) == (DONE, [])
+
+
+async def test_a_node_that_lacks_something_is_left_out_while_others_work() -> None:
+    async with placing(2) as (executor, launcher, told):
+        await until(lambda: len(launcher.workers) == 2)
+        one, other = launcher.workers
+        tasks = [begun(executor, number) for number in (1, 2)]
+        await until(lambda: len(one.executed) == len(other.executed) == 1)
+        other.end(next(iter(other.executed)))
+        other.other.send(wire.Unusable("No module named 'x'"))
+        other.kill()
+        await settled()
+        assert (told, len(launcher.workers)) == (["No module named 'x'"], 2)
+        one.end(next(iter(one.executed)))
+        assert await asyncio.gather(*tasks) == [DONE, DONE]
+        one.other.send(wire.Unusable("No module named 'y'"))
+        await settled()
+        with pytest.raises(UserError, match="No module named 'y'"):
+            await begun(executor, 3)
+
+
+async def test_a_disk_that_is_full_here_is_said_and_costs_no_attempts() -> None:
+    async with placing(1) as (executor, launcher, _):
+        await until(lambda: len(launcher.workers) == 1)
+
+        def full() -> None:
+            raise StorageError("artifacts/a: can't be written (No space left on device)")
+
+        first = begun(executor, 1)
+        await until(lambda: 1 in launcher.workers[0].executed)
+        launcher.workers[0].taken = full
+        launcher.workers[0].other.send(wire.Stays("", ""))
+        assert isinstance(await first, Failed)
+        with pytest.raises(UserError, match="No space left on device"):
+            await begun(executor, 1)

@@ -219,8 +219,9 @@ class ClusterLauncher:
                 death = await asyncio.shield(expected.end)
         except TimeoutError:
             return ConnectionError(lost)
-        error = ConnectionError if death.node_lost or death.others_too else OSError
-        return error(0, f"{lost} ({death.how}); see {self._log_name}")
+        if death.node_lost or death.others_too:
+            return ConnectionError(f"{lost} ({death.how})")
+        return OSError(0, f"{lost} ({death.how}); see {self._log_name}")
 
     async def _send(self, channel: wire.Channel, path: str) -> None:
         if path not in self._shipment:

@@ -119,6 +119,8 @@ class _Worker:
     """Kept for an item that has to be alone."""
     draining: bool = False
     """It ends what it has, and gets nothing more."""
+    unusable: bool = False
+    """It can't begin, nor could another one in its place."""
     lost: bool = False
 
     @property
@@ -354,8 +356,8 @@ class WorkerExecutor:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _fail_to_start(self, why: str) -> None:
-        """No further worker can be had. The run goes on with those that are there."""
-        if any(worker.ready for worker in self._workers):
+        """No further worker can be had. On a cluster the run goes on with those that are there."""
+        if self._launcher.places and any(worker.ready and not worker.unusable for worker in self._workers):
             self._notice(why)
         else:
             self._give_up(why)
@@ -417,6 +419,11 @@ class WorkerExecutor:
                 self._handle(worker, await worker.channel.receive())
             while (message := await worker.channel.receive()) is not None:
                 self._handle(worker, message)
+        except (
+            StorageError
+        ) as error:  # what an item left can't be written here: it would be no better by another worker
+            self._give_up(str(error))
+            worker.launched.kill()
         except Exception:  # noqa: BLE001 - whatever is wrong with this worker, its items must get an answer
             worker.launched.kill()
         await self._lost(worker)
@@ -447,7 +454,8 @@ class WorkerExecutor:
                 self._sort(worker)
                 self._offer(worker)
             case wire.Unusable(text):
-                self._give_up(text)
+                worker.unusable = self._launcher.places
+                self._fail_to_start(text)
             case _:
                 worker.launched.take(message)
 
@@ -641,12 +649,15 @@ class WorkerExecutor:
         self._wake_all()
 
     async def _replace(self, worker: _Worker, death: Death) -> None:
-        if not worker.ready:
+        if worker.unusable:
+            return
+        if not (worker.ready or death.node_lost):
             self._failed_starts += 1
             if self._failed_starts >= FAILED_STARTS:
-                self._give_up(
+                self._fail_to_start(
                     f"worker processes die before they are ready ({death.how}); see {self._begin.folder}/workers.log"
                 )
+                return
         if self._launcher.places:
             near = "" if death.node_lost or worker.draining else worker.launched.node
             self._returning[near] += 1
