@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.engine.executors import wire
-from manyhands.engine.executors.handshake import MAX_STRANGERS, NAME_BYTES, SECRET_BYTES, Gate, Refused, reach
+from manyhands.engine.executors.handshake import (
+    MAX_STRANGERS,
+    NAME_BYTES,
+    SECRET_BYTES,
+    SILENCE_SECONDS,
+    Gate,
+    Refused,
+    reach,
+)
 from manyhands.processes.event_loop import run_on_loop
 from tests.support.certificates import make_certificates, tls_variables
 
@@ -316,3 +324,27 @@ async def test_certificates_that_are_missing_are_named(tmp_path: Path, monkeypat
     with pytest.raises(UserError, match=r"^RAY_USE_TLS is set, but the certificates can't be used: .*RAY_TLS_CA_CERT"):
         async with gate():
             pass
+
+
+@pytest.mark.slow
+async def test_an_owner_that_does_not_read_for_a_while_is_not_taken_for_lost() -> None:
+    async with gate() as door:
+        worker = await door.worker()
+        owner = await door.owner()
+        owner.send(wire.Ready())
+        assert await worker.receive() == wire.Ready()
+        assert owner._transport is not None
+        owner._transport.pause_reading()  # as while the process is stopped, or waits for its disk
+
+        async def sent() -> None:
+            for number in range(20):
+                worker.send(wire.Content("a", bytes(1 << 20), number == 0, number == 19))
+                await worker.drained()
+
+        sending = asyncio.create_task(sent())
+        await asyncio.sleep(SILENCE_SECONDS + 3)
+        assert not sending.done()
+        owner._transport.resume_reading()
+        async with asyncio.timeout(LONG):
+            assert [(await owner.receive()).last for _ in range(20)] == [False] * 19 + [True]
+            await sending

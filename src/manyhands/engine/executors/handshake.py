@@ -7,7 +7,7 @@ somebody else could choose. A recorded conversation is of no use for another one
 The connection is encrypted where Ray's own are, with the certificates of the cluster (``RAY_USE_TLS``); without, whoever can change what
 the network carries can also speak in the place of either.
 
-A machine that vanishes says nothing any more. TCP finds that within ``SILENCE_SECONDS``, whatever the two programs are doing.
+A machine that vanishes says nothing any more. That is found within about ``SILENCE_SECONDS``, whatever the other program is doing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import secrets
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import cast
@@ -36,6 +37,11 @@ HANDSHAKE_SECONDS = 30.0
 """That both may take to show who they are; long, because a thousand workers may come at once while the owner is busy."""
 MAX_STRANGERS = 1024
 """Connections that have not shown yet who they are, at most; more are closed at once."""
+_LOOK_SECONDS = 0.5
+_TCP_INFO = struct.Struct("8B24I")
+"""``struct tcp_info`` of linux/tcp.h, as far as all kernels have it: its third and fourth members are how often something was sent again,
+and how many questions whether the peer takes more were not answered; its 13th and 21st are segments that are not acknowledged, and
+milliseconds since the last acknowledgement."""
 _MAGIC = b"manyhands wire 1"
 _OWNER, _WORKER = b"owner", b"worker"
 
@@ -87,8 +93,6 @@ class Gate:
             return
         finally:
             self._strangers.discard(task)
-        end = writer.get_extra_info("socket")
-        notice_silence(end)
         self._admit(name, _channel_over(writer), str(writer.get_extra_info("peername")[0]))
 
     async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
@@ -120,7 +124,6 @@ async def reach(host: str, port: int, secret: bytes, name: bytes) -> wire.Channe
             writer.write(_proof(secret, _WORKER, name, ours, theirs))
         except EOFError:
             raise Refused from None
-        notice_silence(writer.get_extra_info("socket"))
         return _channel_over(writer)
 
 
@@ -133,21 +136,44 @@ def _channel_over(writer: asyncio.StreamWriter) -> wire.Channel:
     channel = wire.Channel(keeps=writer)
     writer.transport.set_protocol(channel)
     channel.connection_made(writer.transport)
+    notice_silence(writer.transport)
     return channel
 
 
-def notice_silence(end: socket.socket) -> None:
-    """Have the system find a peer that is gone without a word, whether or not something is being sent."""
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 1),
-        ("TCP_KEEPINTVL", 1),
-        ("TCP_KEEPCNT", SILENCE_SECONDS - 1),
-        ("TCP_USER_TIMEOUT", SILENCE_SECONDS * 1000),
-    ):
+def notice_silence(transport: asyncio.WriteTransport) -> None:
+    """Have a peer found that is gone without a word, whether or not something is being sent.
+
+    One that is there but does not read, since it is stopped or waits for its disk, is not gone, so TCP_USER_TIMEOUT won't do: that gives
+    up both.
+    """
+    end: socket.socket = transport.get_extra_info("socket")
+    with suppress(OSError):  # the connection is closed already
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENCE_SECONDS - 1)):
         with suppress(OSError, AttributeError):  # not every system has all of them
             end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    _watch(transport, end)
+
+
+def _watch(transport: asyncio.WriteTransport, end: socket.socket) -> None:
+    """Look now and then, until the connection is closed."""
+    if end.fileno() < 0:
+        return
+    if _is_silent(end):
+        transport.abort()
+    else:
+        asyncio.get_running_loop().call_later(_LOOK_SECONDS, _watch, transport, end)
+
+
+def _is_silent(end: socket.socket) -> bool:
+    """Whether nothing that was sent is acknowledged any more. Idle connections are seen to by the system's keepalive."""
+    try:
+        values = _TCP_INFO.unpack(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size))
+    except (OSError, AttributeError, struct.error):  # closed, or another system than Linux
+        return False
+    resent, asked, unacknowledged, since = values[2], values[3], values[12], values[20]
+    return bool(since > SILENCE_SECONDS * 1000) and ((unacknowledged > 0 and resent > 1) or asked > 2)
 
 
 def tls_context(environ: Mapping[str, str], *, server: bool) -> ssl.SSLContext | None:
