@@ -36,7 +36,8 @@ CONNECT_SECONDS = 10.0
 HANDSHAKE_SECONDS = 30.0
 """That both may take to show who they are; long, because a thousand workers may come at once while the owner is busy."""
 MAX_STRANGERS = 1024
-"""Connections that have not shown yet who they are, at most; more are closed at once."""
+"""Connections that have not shown yet who they are, at most; with each further one the oldest is closed, so that those who show nothing
+keep nobody out."""
 _LOOK_SECONDS = 0.5
 _TCP_INFO = struct.Struct("8B24I")
 """``struct tcp_info`` of linux/tcp.h, as far as all kernels have it: its third and fourth members are how often something was sent again,
@@ -62,12 +63,15 @@ class Gate:
         self._admit = admit
         self._seconds = seconds
         self._server: asyncio.Server | None = None
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], None] = {}
+        """Oldest first."""
 
     async def open(self, host: str, port: int = 0) -> int:
         """Listen; returns the port. Raises OSError, and UserError for certificates that can't be used."""
+        context = tls_context(os.environ, server=True)
+        seconds = None if context is None else self._seconds
         self._server = await asyncio.start_server(
-            self._arrived, host, port, backlog=MAX_STRANGERS, ssl=tls_context(os.environ, server=True)
+            self._arrived, host, port, backlog=MAX_STRANGERS, ssl=context, ssl_handshake_timeout=seconds
         )
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -81,10 +85,11 @@ class Gate:
 
     async def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._strangers) >= MAX_STRANGERS:
-            writer.transport.abort()
-            return
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel()
         task = cast("asyncio.Task[None]", asyncio.current_task())
-        self._strangers.add(task)
+        self._strangers[task] = None
         try:
             async with asyncio.timeout(self._seconds):
                 name = await self._known(reader, writer)
@@ -92,7 +97,7 @@ class Gate:
             writer.transport.abort()
             return
         finally:
-            self._strangers.discard(task)
+            self._strangers.pop(task, None)
         self._admit(name, _channel_over(writer), str(writer.get_extra_info("peername")[0]))
 
     async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
