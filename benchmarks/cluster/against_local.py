@@ -31,7 +31,7 @@ IN_FLIGHT = 50
 def cluster(quick: bool) -> Iterator[Row]:
     """Throughput, the time until a step is acknowledged, and the start."""
     items, rounds = (2_000, 1) if quick else (10_000, 5)
-    yield from _acknowledgement(100 if quick else 500)
+    yield from _acknowledgement(200 if quick else 500)
     try:
         with two_nodes() as nodes, TemporaryDirectory() as name:
             folder = Path(name)

@@ -21,7 +21,6 @@ import ssl
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import cast
 
 from manyhands.core.errors import UserError
 from manyhands.engine.executors import wire
@@ -38,6 +37,8 @@ HANDSHAKE_SECONDS = 30.0
 MAX_STRANGERS = 1024
 """Connections that have not shown yet who they are, at most; with each further one the oldest is closed, so that those who show nothing
 keep nobody out."""
+ARRIVALS_A_TURN = 64
+"""Connections that are accepted in one turn of the loop. (The loop's own servers accept one, and a busy owner has few turns a second.)"""
 _LOOK_SECONDS = 0.5
 _TCP_INFO = struct.Struct("8B24I")
 """``struct tcp_info`` of linux/tcp.h, as far as all kernels have it: its third and fourth members are how often something was sent again,
@@ -62,42 +63,57 @@ class Gate:
         self._secret = secret
         self._admit = admit
         self._seconds = seconds
-        self._server: asyncio.Server | None = None
+        self._door: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
         self._strangers: dict[asyncio.Task[None], None] = {}
         """Oldest first."""
 
     async def open(self, host: str, port: int = 0) -> int:
         """Listen; returns the port. Raises OSError, and UserError for certificates that can't be used."""
-        context = tls_context(os.environ, server=True)
-        seconds = None if context is None else self._seconds
-        self._server = await asyncio.start_server(
-            self._arrived, host, port, backlog=MAX_STRANGERS, ssl=context, ssl_handshake_timeout=seconds
-        )
-        return int(self._server.sockets[0].getsockname()[1])
+        loop = asyncio.get_running_loop()
+        self._tls = tls_context(os.environ, server=True)
+        family, *_, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+        self._door = socket.create_server(address[:2], family=family, backlog=MAX_STRANGERS)
+        self._door.setblocking(False)
+        loop.add_reader(self._door.fileno(), self._accept, self._door)
+        return int(self._door.getsockname()[1])
 
     async def close(self) -> None:
         """Listen no more. What was admitted stays connected."""
-        if self._server is not None:
-            self._server.close()
+        door, self._door = self._door, None
+        if door is not None:
+            asyncio.get_running_loop().remove_reader(door.fileno())
+            door.close()
         for task in list(self._strangers):
             task.cancel()
         await asyncio.gather(*self._strangers, return_exceptions=True)
 
-    async def _arrived(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._strangers) >= MAX_STRANGERS:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.cancel()
-        task = cast("asyncio.Task[None]", asyncio.current_task())
-        self._strangers[task] = None
+    def _accept(self, door: socket.socket) -> None:
+        for _ in range(ARRIVALS_A_TURN):
+            try:
+                end, _ = door.accept()
+            except OSError:  # nobody else, or no file can be opened for them just now
+                return
+            if len(self._strangers) >= MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.cancel()
+            task = asyncio.create_task(self._arrived(end))
+            self._strangers[task] = None
+            task.add_done_callback(lambda task: self._strangers.pop(task, None))
+
+    async def _arrived(self, end: socket.socket) -> None:
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop, writer = asyncio.get_running_loop(), None
         try:
             async with asyncio.timeout(self._seconds):
+                transport, _ = await loop.connect_accepted_socket(lambda: protocol, end, ssl=self._tls)
+                writer = asyncio.StreamWriter(transport, protocol, reader, loop)
                 name = await self._known(reader, writer)
         except (TimeoutError, OSError, EOFError, Refused, asyncio.CancelledError):  # cancelled only to be closed
-            writer.transport.abort()
+            end.close() if writer is None else writer.transport.abort()
             return
-        finally:
-            self._strangers.pop(task, None)
         self._admit(name, _channel_over(writer), str(writer.get_extra_info("peername")[0]))
 
     async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
