@@ -52,7 +52,9 @@ class Placer:
         self._options = {**named, "resources": own or None, "max_restarts": 0, "max_task_retries": 0}
         self._near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         self._actors: dict[str, Any] = {}
-        self._nodes: dict[str, dict[str, Any]] = {}
+        self._nodes: dict[str, str] = {}
+        """The nodes of workers that are at work, by the workers' names."""
+        self._lost_nodes: set[str] = set()
         self._draining: set[str] = set()
 
     def run(self) -> None:
@@ -106,9 +108,9 @@ class Placer:
         if (why := unlike_us(about)) is not None:
             self._unusable(name, why)
             return
-        self._nodes[name] = about
         if name not in self._actors:  # killed meanwhile
             return
+        self._nodes[name] = about["node"]
         self._say({"placed": name, "node": about["node"], "address": about["address"]})
         self._when_done(self._actors[name].work.remote(self._run_id, call), lambda done: self._worked(name, done))
 
@@ -120,25 +122,31 @@ class Placer:
         if (error := done.exception()) is not None:
             self._ended(name, error)
             return
+        self._nodes.pop(name, None)
         self.kill(name)
         code, printed = done.result()
         self._say({"ended": name, "code": code, "printed": printed})
 
     def _ended(self, name: str, error: BaseException) -> None:
         self._actors.pop(name, None)
-        lost = name in self._nodes and self._is_lost(self._nodes.pop(name)["node"])
+        node = self._nodes.pop(name, None)
+        lost = node is not None and self._is_lost(node)
         how = "its node is gone" if lost else _brief(error)
         self._say({"ended": name, "how": how, "node_lost": lost})
 
     def _is_lost(self, node: str) -> bool:
-        """Whether a node is gone. Ray itself says so only after some seconds."""
+        """Whether a node is gone. It is asked once: an answer that does not come takes a second, and many workers may have been on it."""
+        if node not in self._lost_nodes and not self._answers(node):
+            self._lost_nodes.add(node)
+        return node in self._lost_nodes
+
+    def _answers(self, node: str) -> bool:
+        """Whether Ray is still there on a node. What Ray says itself is late by some seconds."""
         with suppress(Exception):
             found = next(each for each in self._ray.nodes() if each["NodeID"] == node)
-            if not found["Alive"]:
-                return True
             with socket.create_connection((found["NodeManagerAddress"], found["NodeManagerPort"]), timeout=1.0):
-                return False
-        return True
+                return bool(found["Alive"])
+        return False
 
 
 def unlike_us(about: Mapping[str, Any]) -> str | None:
