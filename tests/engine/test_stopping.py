@@ -177,3 +177,27 @@ async def test_a_progress_callback_that_breaks_stops_the_run(tmp_path: Path) -> 
         await execute(tmp_path / "run", workload, on_progress=broken)
     assert program.begun < 10
     assert (await execute(tmp_path / "run", ProgramWorkload(program, workload.keys, concurrency=100))).exit_code == 0
+
+
+class NeverStarted:
+    """An executor that has no machine to start workers on."""
+
+    def __init__(self) -> None:
+        self.begun, self.given_up = asyncio.Event(), asyncio.Event()
+
+    async def start(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.given_up.set()
+
+
+async def test_a_stop_does_not_wait_for_workers_to_be_started() -> None:
+    controls, executor = Controls(), NeverStarted()
+    async with asyncio.timeout(20):
+        starting = asyncio.create_task(controls.started(executor))  # type: ignore[arg-type]
+        await executor.begun.wait()
+        controls.stop()
+        await starting
+    assert executor.given_up.is_set()

@@ -102,6 +102,7 @@ class Controls:
     def __init__(self) -> None:
         self._engine: Scheduler | None = None
         self._stopped: str | None = None
+        self._stop = asyncio.Event()
         self._progress: Callable[[], Progress] | None = None
         self._steering: Steering | None = None
 
@@ -114,6 +115,18 @@ class Controls:
     def stopping(self) -> bool:
         """Whether a stop was requested."""
         return self._stopped is not None
+
+    async def started(self, executor: Executor) -> None:
+        """Have an executor started, unless a stop is requested meanwhile: it may have to wait for other machines."""
+        starting, stop = asyncio.ensure_future(executor.start()), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([starting, stop], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await starting
+        finally:
+            for each in (starting, stop):
+                each.cancel()
+            await asyncio.gather(starting, stop, return_exceptions=True)
 
     def progress(self) -> Progress | None:
         """Where the run stands now; None before it began. Only from the loop that executes it."""
@@ -129,6 +142,7 @@ class Controls:
         """Claim no more, finish the calls in flight. A second call stops at once."""
         again = self._stopped is not None
         self._stopped = self._stopped or reason
+        self._stop.set()
         if self._engine is not None:
             self._engine.stop(reason, interrupted=True)
             if again:
@@ -289,7 +303,7 @@ class _Session:
         outputs = OutputFiles(store, self._clock, self._notice)
         ending = Ending(stopped="crashed")
         try:
-            async with self._workload.session(), _executor(self._executor(execution, limits)) as executor:
+            async with self._workload.session(), _executor(self._executor(execution, limits), controls) as executor:
                 engine = Scheduler(
                     store,
                     executor,
@@ -469,10 +483,13 @@ class _Session:
 
 
 @asynccontextmanager
-async def _executor(executor: Executor) -> AsyncIterator[Executor]:
+async def _executor(executor: Executor, controls: Controls) -> AsyncIterator[Executor]:
     """An executor, started, and closed whatever happens; the closing itself can't be interrupted."""
     try:
-        await executor.start()
+        if isinstance(executor, LocalExecutor):
+            await executor.start()
+        else:
+            await controls.started(executor)
         yield executor
     finally:
         await asyncio.shield(executor.close())

@@ -320,8 +320,8 @@ class ClusterLauncher:
     async def _end_placer(self, placer: asyncio.subprocess.Process) -> None:
         if placer.stdin is not None:
             placer.stdin.close()
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+        try:  # it hears that only once it is connected
+            async with asyncio.timeout(0.0 if self._listening is None else CLOSE_SECONDS):
                 await placer.wait()
         except TimeoutError:
             with suppress(ProcessLookupError):
