@@ -389,15 +389,16 @@ async def test_a_workspace_stays_only_where_somebody_may_look_at_it(
 
 async def test_a_folder_that_nobody_needs_is_removed_but_for_workspaces_that_stay(tmp_path: Path, node: Path) -> None:
     run = tmp_path / "data/r"
-    with closing(Shipment(run, "id", made(run))) as shipment:
+    workload = made(run)
+    with closing(Shipment(run, "id", workload)) as shipment:
         folder, _ = await furnish(shipment)
         (folder.path / "workspaces/1-1").mkdir(parents=True)
-        await folder.close(over=False)
+        await folder.close(workload, over=False)
         assert len(contents(folder.path)) == 4
-        await folder.close(over=True)
+        await folder.close(workload, over=True)
         assert [path.name for path in folder.path.rglob("*")] == ["workspaces", "1-1"]
         (folder.path / "workspaces/1-1").rmdir()
-        await folder.close(over=True)
+        await folder.close(workload, over=True)
         assert list(node.iterdir()) == []
 
 

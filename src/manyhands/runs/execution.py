@@ -345,7 +345,10 @@ class _Session:
         try:
             self._store.release_running()  # what was stopped is executed by nobody any more
             self._workload.export(self._store.reader)
-            await self._workspaces().sweep()
+            if self._store.reader.interruptions()[0]:  # what lost workers had may be noted in no folder
+                await self.sweep()
+            else:
+                await self._workspaces().sweep()
             if self._worlds is not None and (line := await self._worlds.kept()) is not None:
                 self._notice(line)
             summary = self._summary()

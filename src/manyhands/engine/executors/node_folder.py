@@ -19,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from manyhands.core.errors import StorageError, UserError
+from manyhands.core.errors import ManyhandsError, StorageError, UserError
 from manyhands.engine.contract import Execution, Workload, Worlds
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.reader import JOURNAL, copy_journal
@@ -339,9 +339,14 @@ class NodeFolder:
         await asyncio.to_thread(remove_tree, folder)
         return None
 
-    async def close(self, *, over: bool) -> None:
+    async def close(self, workload: Workload, *, over: bool) -> None:
         """Let go of the folder. ``over``: nobody needs it any more, but for the workspaces in it."""
+        if over and self._worlds is None:
+            self._worlds = workload.worlds()
         if self._worlds is not None:
+            if over:  # what lost workers had may be noted in no folder
+                with suppress(ManyhandsError):
+                    await self._worlds.sweep(Path.is_dir)
             await self._worlds.close()
         if over:
             await asyncio.to_thread(self._remove)

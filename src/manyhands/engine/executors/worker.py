@@ -142,7 +142,7 @@ class Worker:
                 await asyncio.wait(tasks, timeout=CLEAN_UP_SECONDS if self._node is None else APART_SECONDS)
         if self._node is not None:
             await asyncio.gather(*self._over, return_exceptions=True)
-            await self._node.close(over=self._farewell is not None and self._farewell.over)
+            await self._node.close(self._workload, over=self._farewell is not None and self._farewell.over)
 
     @asynccontextmanager
     async def _bringing_back(self) -> AsyncIterator[None]:

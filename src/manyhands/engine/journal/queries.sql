@@ -512,10 +512,10 @@ SELECT id, process, host, started_at, heartbeat_at, ended_at, ending, NULL FROM 
 SELECT coalesce(sum(coalesce(ended_at, heartbeat_at) - started_at), 0.0) FROM sessions;
 
 -- name: interruptions
--- executions whose worker was lost; those of which nothing was recorded afterwards, and that a fresh attempt followed
+-- executions whose worker was lost; those that a fresh attempt followed, for which an attempt has no failure of its own
 SELECT count(*), coalesce(sum(
     EXISTS (SELECT 1 FROM attempts WHERE attempts.item = lost.item AND attempts.attempt = lost.attempt)
     AND NOT EXISTS (
-        SELECT 1 FROM steps WHERE steps.item = lost.item AND steps.attempt = lost.attempt AND steps.finished_at > lost.at
+        SELECT 1 FROM failures AS later WHERE later.item = lost.item AND later.attempt = lost.attempt AND later.id > lost.id
     )
 ), 0) FROM failures AS lost WHERE cause IN ('worker_crash', 'node_lost');
