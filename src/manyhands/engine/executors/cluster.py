@@ -135,10 +135,10 @@ class ClusterLauncher:
         self._patience = asyncio.get_running_loop().call_later(WAIT_SECONDS, self._tell_waiting)
 
     async def start(self, near: str) -> _Remote:
-        name, loop = secrets.token_hex(NAME_BYTES), asyncio.get_running_loop()
-        expected = self._expected[name] = _Expected(name, loop.create_future(), loop.create_future())
         if self._lost is not None:
             raise UserError(self._lost)
+        name, loop = secrets.token_hex(NAME_BYTES), asyncio.get_running_loop()
+        expected = self._expected[name] = _Expected(name, loop.create_future(), loop.create_future())
         host, port = self._address
         self._tell(start=name, call=Call(host, port, self._secret.hex(), name).to_json(), near=near)
         try:
@@ -226,7 +226,8 @@ class ClusterLauncher:
     async def _send(self, channel: wire.Channel, path: str) -> None:
         if path not in self._shipment:
             raise ConnectionError("a worker asked for what was not offered")
-        for part in self._shipment.content(path):
+        parts = self._shipment.content(path)
+        while (part := await asyncio.to_thread(next, parts, None)) is not None:
             channel.send(part)
             await channel.drained()
 
