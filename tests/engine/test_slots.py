@@ -25,6 +25,8 @@ from manyhands.engine.limits.shared import SharedLimits
 
 Operations = st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 8)))
 KILLED = Death("killed")
+STEPS = (("", 0, "model", b"", b""),)
+"""What is recorded of an item that was begun."""
 DONE = Ended(Outcome(ItemState.COMPLETED))
 
 
@@ -82,8 +84,11 @@ class Pretended:
         if self.says_ready:
             self.other.send(wire.Ready())
         while (message := await self.other.receive()) is not None:
-            if isinstance(message, wire.Execute):
-                self.executed[message.claim.item.number] = message.ticket
+            match message:
+                case wire.Execute(ticket, claim):
+                    self.executed[claim.item.number] = ticket
+                case wire.Farewell():
+                    self.kill()
 
     def end(self, number: int) -> None:
         self.other.send(wire.Done(self.executed.pop(number), DONE))
@@ -96,16 +101,23 @@ class Pretending:
         self.places = places
         self.ready = True
         """Whether workers that are started say so."""
+        self.room = True
+        """Whether any can be started."""
+        self.attempts: frozenset[str] = frozenset()
+        """What is on the nodes of those that are started."""
+        self.drain: Callable[[str], None] = lambda node: None
         self.workers: list[Pretended] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, drain: Callable[[str], None]) -> None:
-        return
+        self.drain = drain
 
     async def start(self, near: str) -> Pretended:
+        await until(lambda: self.room)
         ours, theirs = socket.socketpair()
+        channel, other = await wire.Channel.over(ours), await wire.Channel.over(theirs)
         node = f"node-{len(self.workers) // 2}"
-        worker = Pretended(await wire.Channel.over(ours), await wire.Channel.over(theirs), node, says_ready=self.ready)
+        worker = Pretended(channel, other, node, attempts=self.attempts, says_ready=self.ready)
         self.workers.append(worker)
         self._tasks.append(asyncio.create_task(worker.listen()))
         return worker
@@ -124,13 +136,12 @@ async def executing(workers: int, concurrency: int) -> AsyncIterator[tuple[Worke
 
 @asynccontextmanager
 async def placing(
-    workers: int, concurrency: int = 1, *, places: bool = True
+    workers: int, concurrency: int = 1, *, places: bool = True, **options: Any
 ) -> AsyncIterator[tuple[WorkerExecutor, Pretending, list[str]]]:
     """An executor, what starts its workers, and what people are told."""
     begin, launcher, told = wire.Begin("", {}, {}, "", 0, None), Pretending(places=places), list[str]()
-    executor = WorkerExecutor(
-        launcher, begin, Nothing(), SharedLimits(), workers=workers, concurrency=concurrency, notice=told.append
-    )
+    options |= {"workers": workers, "concurrency": concurrency, "notice": told.append}
+    executor = WorkerExecutor(launcher, begin, Nothing(), SharedLimits(), **options)
     await executor.start()
     try:
         async with asyncio.timeout(20):
@@ -214,7 +225,7 @@ async def test_an_interrupted_item_waits_for_the_node_with_its_workspace() -> No
         await first
         others = [begun(executor, number) for number in (2, 3, 4, 5)]
         await until(lambda: all(worker.executed for worker in workers))
-        again = begun(executor, 1, recorded=(("", 0, "model", b"", b""),))
+        again = begun(executor, 1, recorded=STEPS)
         waiting = begun(executor, 6)
         await settled()
         far = next(worker for worker in workers if worker.node != home.node)
@@ -226,6 +237,99 @@ async def test_an_interrupted_item_waits_for_the_node_with_its_workspace() -> No
         for worker in workers:
             worker.end(next(iter(worker.executed)))
         assert await asyncio.gather(again, waiting, *others) == [DONE] * 6
+
+
+async def test_an_item_that_moves_to_another_queue_leaves_its_slot_to_the_next() -> None:
+    async with placing(2) as (executor, launcher, _):
+        first, second = (begun(executor, number) for number in (1, 2))
+        await until(lambda: sum(len(worker.executed) for worker in launcher.workers) == 2)
+        mover, other = begun(executor, 3, recorded=STEPS), begun(executor, 4)
+        stays, killed = sorted(launcher.workers, key=lambda worker: 2 in worker.executed)
+        launcher.ready, launcher.attempts = False, frozenset(["3-1"])
+        killed.death = Death("its node is gone", node_lost=True)
+        killed.kill()
+        assert isinstance(await second, Failed)
+        await until(lambda: len(launcher.workers) == 3)
+        await settled()
+        stays.end(1)  # wakes the third item, which now waits for the node of the new worker
+        await until(lambda: 4 in stays.executed)
+        stays.end(4)
+        assert [await first, await other] == [DONE, DONE]
+        launcher.workers[2].other.send(wire.Ready())
+        await until(lambda: 3 in launcher.workers[2].executed)
+        launcher.workers[2].end(3)
+        assert await mover == DONE
+
+
+async def test_an_item_that_has_to_be_alone_goes_to_the_node_with_its_workspace() -> None:
+    async with executing(4, 2) as (executor, workers):
+        first = begun(executor, 1)
+        await until(lambda: any(worker.executed for worker in workers))
+        home = next(worker for worker in workers if worker.executed)
+        home.end(1)
+        await first
+        beside = begun(executor, 2)
+        await until(lambda: any(worker.executed for worker in workers))
+        next(worker for worker in workers if worker.executed).end(2)
+        await beside  # so that the least loaded worker is one of the other node
+        again = begun(executor, 1, recorded=STEPS, alone=True)
+        await until(lambda: any(worker.executed for worker in workers))
+        found = next(worker for worker in workers if worker.executed)
+        found.end(1)
+        assert (await again, found.node) == (DONE, home.node)
+
+
+async def test_an_item_that_is_to_be_alone_on_a_node_that_goes_is_executed_on_another_one() -> None:
+    async with placing(3, 2, places=False) as (executor, launcher, _):
+        workers = launcher.workers
+        others = [begun(executor, number) for number in range(6)]
+        await until(lambda: sum(len(worker.executed) for worker in workers) == 6)
+        alone = begun(executor, 6, alone=True)
+        await settled()
+        workers[0].end(next(iter(workers[0].executed)))  # then this one is reserved
+        await settled()
+        launcher.drain(workers[0].node)
+        for worker in list(workers):
+            for number in list(worker.executed):
+                worker.end(number)
+        await until(lambda: any(6 in worker.executed for worker in workers))
+        found = next(worker for worker in workers if 6 in worker.executed)
+        found.end(6)
+        assert (await alone, found.node != "node-0") == (DONE, True)
+        assert await asyncio.gather(*others) == [DONE] * 6
+
+
+async def test_a_worker_that_starts_on_a_node_that_goes_gets_nothing() -> None:
+    async with placing(2, places=False) as (executor, launcher, told):
+        launcher.drain("node-1")
+        launcher.workers[0].kill()
+        await until(lambda: len(launcher.workers) == 5)  # two on that node, and one on the next
+        tasks = [begun(executor, number) for number in (1, 2)]
+        await until(lambda: sum(len(worker.executed) for worker in launcher.workers) == 2)
+        executing = [worker for worker in launcher.workers if worker.executed]
+        for worker in executing:
+            worker.end(next(iter(worker.executed)))
+        assert await asyncio.gather(*tasks) == [DONE] * 2
+        assert ({worker.node for worker in executing}, told) == ({"node-0", "node-2"}, [])
+
+
+async def test_an_item_does_not_wait_for_good_for_a_node_that_has_no_room() -> None:
+    async with placing(3, gather=0.01) as (executor, launcher, _):
+        await until(lambda: len(launcher.workers) == 3)
+        only = launcher.workers[2]  # on its node
+        tasks = [begun(executor, number) for number in (1, 2, 3)]
+        await until(lambda: all(worker.executed for worker in launcher.workers))
+        number = next(iter(only.executed))
+        launcher.room = False
+        only.kill()
+        assert isinstance(await tasks.pop(number - 1), Failed)
+        for worker in launcher.workers[:2]:
+            worker.end(next(iter(worker.executed)))
+        assert await asyncio.gather(*tasks) == [DONE] * 2
+        again = begun(executor, number, recorded=STEPS)
+        await until(lambda: any(worker.executed for worker in launcher.workers[:2]))
+        next(worker for worker in launcher.workers if number in worker.executed).end(number)
+        assert await again == DONE
 
 
 async def test_workers_that_die_with_their_node_before_they_are_ready_do_not_end_the_run() -> None:

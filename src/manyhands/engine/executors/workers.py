@@ -32,7 +32,8 @@ START_SECONDS = 60.0
 """That a worker may take to get ready once it is there."""
 GRACE_SECONDS = 30.0
 GATHER_SECONDS = 10.0
-"""Seconds after the first worker is ready for which items that were begun wait for one on the node where they were."""
+"""Seconds for which items that were begun wait for a worker on the node where they were: after the first worker is ready, and after one
+of that node was lost."""
 HOPELESS_SECONDS = 60.0
 """Seconds after which a run ends of which every worker was lost before it began."""
 RETRY_SECONDS = 1.0
@@ -147,14 +148,16 @@ class WorkerExecutor:
         max_in_flight: int | None = None,
         one_item_a_process: bool = False,
         grace: float = GRACE_SECONDS,
+        gather: float = GATHER_SECONDS,
         state_of: Callable[[str], ItemState | None] = lambda attempt: ItemState.PENDING,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         """``items``: how many there are at first; no more workers are started than these need (None: all). ``max_in_flight``: items in all
         (None: as many as the workers can have); if the workers can have more, each item is reason enough for another worker.
         ``one_item_a_process``: more items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take
-        to end an item that is past its time limit, before the worker is killed. ``state_of``: the state of the item of an
-        attempt (``3-1``); None if nobody goes on with that attempt. ``notice`` gets what a person should know."""
+        to end an item that is past its time limit, before the worker is killed. ``gather``: seconds
+        for which items wait for a worker on the node where they were begun. ``state_of``: the state of the item of an attempt (``3-1``);
+        None if nobody goes on with that attempt. ``notice`` gets what a person should know."""
         self._launcher = launcher
         self._begin = begin
         self._journal = journal
@@ -166,6 +169,7 @@ class WorkerExecutor:
         self._one_item_a_process = one_item_a_process
         self._pause = Pause()
         self._grace = grace
+        self._gather_seconds = gather
         self._state_of = state_of
         self._notice = notice
         self._workers: list[_Worker] = []
@@ -186,6 +190,8 @@ class WorkerExecutor:
         self._gathering = launcher.places
         """Whether workers on further nodes may be about to say which attempts they have."""
         self._gatherer: asyncio.TimerHandle | None = None
+        self._leaving: set[str] = set()
+        """The nodes that are about to go."""
         self._returning = Counter[str]()
         """Workers that are asked for in place of lost ones, by the nodes that lost them."""
         self._waiting: set[int] = set()
@@ -211,7 +217,7 @@ class WorkerExecutor:
         number = claim.item.number
         self._waiting.add(number)
         try:
-            worker = await (self._reserved_worker(number) if claim.alone else self._free_worker(claim))
+            worker = await (self._reserved_worker(claim) if claim.alone else self._free_worker(claim))
         finally:
             self._waiting.discard(number)
         if worker is None:
@@ -314,6 +320,7 @@ class WorkerExecutor:
         await self._launcher.close()
 
     def _drain(self, node: str) -> None:
+        self._leaving.add(node)
         for worker in self._nodes.get(node, ()):
             worker.draining = True
             self._sort(worker)
@@ -350,9 +357,7 @@ class WorkerExecutor:
             except (StorageError, UserError) as error:
                 self._fail_to_start(str(error))
                 return
-            finally:
-                self._returned(near)
-                near = ""
+            near = ""
             await asyncio.sleep(RETRY_SECONDS)
 
     def _fail_to_start(self, why: str) -> None:
@@ -369,11 +374,11 @@ class WorkerExecutor:
             self._lost_since = now
         return now - self._lost_since > HOPELESS_SECONDS
 
-    def _returned(self, node: str) -> None:
-        """No item waits any more for a worker that a node gets in place of a lost one."""
-        if node:
-            self._returning[node] -= 1
-            self._wake_all()
+    async def _let_return(self, node: str, spawning: asyncio.Task[None]) -> None:
+        """Have items whose workspaces are on a node wait for the worker that is started there, though not for good: it may have no room."""
+        await asyncio.wait([spawning], timeout=self._gather_seconds)
+        self._returning[node] -= 1
+        self._wake_all()
 
     async def _spawn(self) -> str | None:
         """Start a worker at once, or say why that can't be done."""
@@ -411,6 +416,9 @@ class WorkerExecutor:
         self._workers.append(worker)
         if launched.node:
             self._nodes.setdefault(launched.node, []).append(worker)
+        if launched.node in self._leaving:  # it was placed there just before that was known
+            worker.draining = True
+            self._end_if_drained(worker)
         self._background(self._listen(worker))
 
     async def _listen(self, worker: _Worker) -> None:
@@ -516,11 +524,15 @@ class WorkerExecutor:
 
     async def _free_worker(self, claim: Claim) -> _Worker | None:
         """A worker with a free slot; None if the item does not wait any more, or the run is stopping."""
+        queue: Waiters | None = None
         while claim.item.number in self._waiting and not self._is_over():
             where, worker = self._best_worker(claim)
             if worker is not None and self._free_slots(worker) > 0:
                 return worker
-            await self._queues[where].wait()
+            before, queue = queue, self._queues[where]
+            if before is not None and before is not queue:
+                before.wake()  # somebody else may want the slot for which this one was woken
+            await queue.wait()
         return None
 
     def _best_worker(self, claim: Claim) -> tuple[Hashable, _Worker | None]:
@@ -529,10 +541,10 @@ class WorkerExecutor:
             worker = self._worker_of(claim.group)
             return worker, worker
         home = self._homes.get(_attempt_of(claim)) if claim.recorded else None
-        if home is not None and self._returning[home] > 0:
-            return ("returning to", home), None
         if home is not None and (able := [each for each in self._nodes.get(home, ()) if not each.draining]):
             return home, max(able, key=self._free_slots)
+        if home is not None and self._returning[home] > 0:
+            return ("returning to", home), None
         if claim.recorded and self._gathering and home is None:
             return "gathering", None
         return None, self._by_load.least_loaded()
@@ -542,7 +554,7 @@ class WorkerExecutor:
         if self._gathering and sum(worker.ready for worker in self._workers) >= self._count:
             self._gathered()
         elif self._gathering and self._gatherer is None:
-            self._gatherer = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._gathered)
+            self._gatherer = asyncio.get_running_loop().call_later(self._gather_seconds, self._gathered)
 
     def _gathered(self) -> None:
         self._gathering = False
@@ -561,17 +573,13 @@ class WorkerExecutor:
                 worker.groups.add(group)
         return worker
 
-    async def _reserved_worker(self, number: int) -> _Worker | None:
+    async def _reserved_worker(self, claim: Claim) -> _Worker | None:
         """A worker that executes nothing else, and takes nothing else until its ``reserved`` is reset; None as of ``_free_worker``."""
         reserved: _Worker | None = None
         try:
-            while number in self._waiting and not self._is_over():
-                if reserved not in self._workers:
-                    reserved = self._by_load.least_loaded()
-                    if reserved is not None and self._free_slots(reserved) > 0:
-                        self._reserve(reserved, True)
-                    else:
-                        reserved = None
+            while claim.item.number in self._waiting and not self._is_over():
+                if reserved is None or reserved.draining or reserved.lost:
+                    reserved = self._reserve_one(claim)
                 if reserved is not None and not reserved.tickets:
                     found, reserved = reserved, None
                     return found
@@ -580,6 +588,14 @@ class WorkerExecutor:
             if reserved is not None:
                 self._reserve(reserved, False)
         return None
+
+    def _reserve_one(self, claim: Claim) -> _Worker | None:
+        """Reserve a worker with a free slot for an item, if there is one."""
+        _, worker = self._best_worker(claim)
+        if worker is None or self._free_slots(worker) == 0:
+            return None
+        self._reserve(worker, True)
+        return worker
 
     def _reserve(self, worker: _Worker, reserved: bool) -> None:
         worker.reserved = reserved
@@ -651,7 +667,7 @@ class WorkerExecutor:
     async def _replace(self, worker: _Worker, death: Death) -> None:
         if worker.unusable:
             return
-        if not (worker.ready or death.node_lost):
+        if not (worker.ready or worker.draining or death.node_lost):
             self._failed_starts += 1
             if self._failed_starts >= FAILED_STARTS:
                 self._fail_to_start(
@@ -660,8 +676,10 @@ class WorkerExecutor:
                 return
         if self._launcher.places:
             near = "" if death.node_lost or worker.draining else worker.launched.node
-            self._returning[near] += 1
-            self._background(self._spawn_patiently(near))
+            spawning = self._background(self._spawn_patiently(near))
+            if near:
+                self._returning[near] += 1
+                self._background(self._let_return(near, spawning))
         elif self._unusable is None and not self._stopping:
             problem = await self._spawn()
             if not self._workers and problem is not None:
