@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import pickle
+import resource
 import secrets
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,25 @@ async def test_a_crowd_of_strangers_keeps_nobody_out() -> None:
         crowd[-1][1].write(b"no proof".ljust(SECRET_BYTES))
         assert await said_until_closed(crowd[-1][0]) == b""
         for _, writer in crowd:
+            writer.close()
+
+
+async def test_a_worker_that_comes_while_no_file_can_be_opened_is_let_in_later() -> None:
+    bounds = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with gate() as door:
+        with socket.socket() as end:
+            end.setblocking(False)
+            used = max(map(int, os.listdir("/proc/self/fd")))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used, bounds[1]))
+            try:
+                await asyncio.get_running_loop().sock_connect(end, (HOST, door.port))
+                await asyncio.sleep(0.01)  # so that it is looked at
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, bounds)
+            reader, writer = await asyncio.open_connection(sock=end)
+            writer.write(MAGIC + NAME + b"c" * SECRET_BYTES)
+            async with asyncio.timeout(LONG):
+                await reader.readexactly(2 * SECRET_BYTES)
             writer.close()
 
 

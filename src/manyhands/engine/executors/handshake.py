@@ -39,6 +39,8 @@ MAX_STRANGERS = 1024
 keep nobody out."""
 ARRIVALS_A_TURN = 64
 """Connections that are accepted in one turn of the loop. (The loop's own servers accept one, and a busy owner has few turns a second.)"""
+_FULL_SECONDS = 0.2
+"""How long nobody is accepted where no further file can be opened."""
 _LOOK_SECONDS = 0.5
 _TCP_INFO = struct.Struct("8B24I")
 """``struct tcp_info`` of linux/tcp.h, as far as all kernels have it: its third and fourth members are how often something was sent again,
@@ -75,7 +77,7 @@ class Gate:
         family, *_, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
         self._door = socket.create_server(address[:2], family=family, backlog=MAX_STRANGERS)
         self._door.setblocking(False)
-        loop.add_reader(self._door.fileno(), self._accept, self._door)
+        self._accept_from(self._door)
         return int(self._door.getsockname()[1])
 
     async def close(self) -> None:
@@ -88,11 +90,20 @@ class Gate:
             task.cancel()
         await asyncio.gather(*self._strangers, return_exceptions=True)
 
+    def _accept_from(self, door: socket.socket) -> None:
+        if door is self._door:
+            asyncio.get_running_loop().add_reader(door.fileno(), self._accept, door)
+
     def _accept(self, door: socket.socket) -> None:
         for _ in range(ARRIVALS_A_TURN):
             try:
                 end, _ = door.accept()
-            except OSError:  # nobody else, or no file can be opened for them just now
+            except (BlockingIOError, ConnectionError, InterruptedError):  # nobody else, or gone again
+                return
+            except OSError:  # no file can be opened for them just now, and the loop would ask for it without end
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(door.fileno())
+                loop.call_later(_FULL_SECONDS, self._accept_from, door)
                 return
             if len(self._strangers) >= MAX_STRANGERS:
                 oldest = next(iter(self._strangers))
