@@ -72,6 +72,16 @@ async def test_max_attempts_overrides_the_table_where_it_retries_at_all(
     assert (len(retried.executed), len(refused.executed)) == (executed, 1)
 
 
+@pytest.mark.parametrize(("times", "executed", "state"), [(10, 11, "completed"), (1000, 11, "failed")])
+async def test_lost_nodes_count_for_nothing_but_not_for_ever(
+    tmp_path: Path, times: int, executed: int, state: str
+) -> None:
+    program = Failing(Cause.NODE_LOST, times)
+    result = await execute(tmp_path / "r", ProgramWorkload(program, ["a"], max_attempts=1))
+    assert (len(program.executed), result.ledger[state]) == (executed, 1)  # type: ignore[literal-required]
+    assert result.summary["interruptions"] == {"went_on": executed - (state == "completed"), "afresh": 0}
+
+
 async def test_the_delay_before_the_next_performance_is_honoured(tmp_path: Path) -> None:
     program = Failing(Cause.TOOL_ERROR, 1)
     assert (await execute(tmp_path / "run", ProgramWorkload(program))).exit_code == 0

@@ -36,7 +36,7 @@ class Cause(StrEnum):
     WORKER_CRASH = "worker_crash"
     """The process that executed the item died."""
     NODE_LOST = "node_lost"
-    """The machine on which it was executed is gone."""
+    """The machine on which it was executed is gone. Ten times of an item count for nothing."""
     WORKER_ERROR = "worker_error"
     """The external command or function that was to do the work failed."""
     TARGET_ERROR = "target_error"
@@ -67,8 +67,8 @@ class FailureRule:
     """Whether the item then starts from nothing rather than from its last recorded step."""
     counts: bool = False
     """Whether an evaluation counts the item as the target's failure (True) or as an error without a score (False)."""
-    blameless: bool = False
-    """Whether the item had no part in it, so that it is executed again however often that happens."""
+    blameless: int = 0
+    """How many such failures of an item say nothing of it, so that they count for nothing. From the next one on it is to blame as well."""
     stops_run: bool = False
     """Whether the rest of the run would meet the same failure, so that claiming stops and the items stay pending."""
 
@@ -87,7 +87,7 @@ FAILURES: dict[Cause, FailureRule] = {
     Cause.INVALID_OUTPUT: FailureRule(retried=True, max_attempts=2, fresh_attempt=True, counts=True),
     Cause.INVALID_INPUT: FailureRule(retried=False),
     Cause.WORKER_CRASH: FailureRule(retried=True, max_attempts=3, delay=1.0),
-    Cause.NODE_LOST: FailureRule(retried=True, blameless=True),
+    Cause.NODE_LOST: FailureRule(retried=True, max_attempts=3, delay=1.0, blameless=10),
     Cause.WORKER_ERROR: FailureRule(retried=True, max_attempts=2, delay=1.0, fresh_attempt=True, counts=True),
     Cause.TARGET_ERROR: FailureRule(retried=False),
     Cause.GRADER_ERROR: FailureRule(retried=True, max_attempts=2, delay=1.0),

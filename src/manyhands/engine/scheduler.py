@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import RunError, StorageError, UserError
-from manyhands.core.failures import FAILURES, Cause
+from manyhands.core.failures import FAILURES, Cause, FailureRule
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.text import one_line
 from manyhands.engine.attempt import AttemptResult, Claim, Diverged, Ended, Failed, NeedsFreshAttempt, Stopped
@@ -105,6 +106,8 @@ class Scheduler:
         self._backlog = Backlog(self._max_slots)
         self._timer: asyncio.TimerHandle | None = None
         self._outage = 0
+        self._blameless = Counter[tuple[int, Cause]]()
+        """Failures of items, by their numbers, that counted for nothing so far."""
         self.ending = Ending()
 
     @property
@@ -511,7 +514,7 @@ class Scheduler:
             self.stop(failure.message)
             await self._put_back(claimed)
             return
-        if rule.blameless:
+        if rule.blameless and self._is_blameless(claimed.item.number, failed, rule):
             await self._put_back(claimed, self._clock.now())
             return
         claimed.failures += 1
@@ -533,6 +536,11 @@ class Scheduler:
         else:
             record = failure.record
             self._settle(claimed, Outcome(ItemState.FAILED, record, cause=failure.cause, message=failure.message))
+
+    def _is_blameless(self, number: int, failed: Failed, rule: FailureRule) -> bool:
+        """Whether a failure counts for nothing, as the item had no part in it."""
+        self._blameless[number, failed.failure.cause] += 1
+        return self._blameless[number, failed.failure.cause] <= rule.blameless
 
     def _is_suspect(self, claimed: Claimed) -> bool:
         """Whether the item was in a process that died, and has only one chance left."""

@@ -42,7 +42,7 @@ CONNECT_SECONDS = 3.0
 READY_SECONDS = 60.0
 """That connecting to the cluster may take at most, modules of the person's own included."""
 FURNISH_SECONDS = 300.0
-"""That a node may take to get what it needs of the run's folder."""
+"""Seconds that a node may take to see what it lacks of the run's folder, and for each part of that."""
 WORD_SECONDS = 3.0
 """How long Ray's word is waited for, after a worker was lost; its items go back without it then."""
 CLOSE_SECONDS = 10.0
@@ -197,15 +197,15 @@ class ClusterLauncher:
         async with self._turn:
             furnish = await asyncio.to_thread(self._shipment.furnish, os.environ)
         try:
+            channel.send(furnish)
             async with asyncio.timeout(FURNISH_SECONDS):
-                channel.send(furnish)
                 answer = await channel.receive()
-                if isinstance(answer, wire.Unusable):
-                    raise UserError(f"the node {expected.address}: {answer.message}")
-                if not isinstance(answer, wire.Missing):
-                    raise await self._why_lost(expected)
-                for path in answer.paths:
-                    await self._send(channel, path)
+            if isinstance(answer, wire.Unusable):
+                raise UserError(f"the node {expected.address}: {answer.message}")
+            if not isinstance(answer, wire.Missing):
+                raise await self._why_lost(expected)
+            for path in answer.paths:
+                await self._send(channel, path)
         except TimeoutError as error:
             channel.close()
             raise ConnectionError(f"a worker on {expected.address} did not take what it needs in time") from error
@@ -229,7 +229,8 @@ class ClusterLauncher:
         parts = self._shipment.content(path)
         while (part := await asyncio.to_thread(next, parts, None)) is not None:
             channel.send(part)
-            await channel.drained()
+            async with asyncio.timeout(FURNISH_SECONDS):
+                await channel.drained()
 
     def _admit(self, name: bytes, channel: wire.Channel, address: str) -> None:
         expected = self._expected.get(name.hex())
