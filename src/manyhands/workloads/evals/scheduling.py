@@ -28,7 +28,7 @@ was lost. A command that ends with an error, an answer that can't be read and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -38,7 +38,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.contract import Item, ItemRow
+from manyhands.engine.contract import Item, ItemRow, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.processes.system import processors
 from manyhands.workloads.evals.evalfile.contents import JudgeNeed, judge_needs
@@ -99,16 +99,16 @@ class SessionSchedule:
 
     def __init__(self, prepared: PreparedEval, run_folder: Path) -> None:
         self._prepared = prepared
-        self._recorded = RecordedItems(run_folder)
-        self._samples = SampleEnds(self._recorded)
+        self.recorded = RecordedItems(run_folder)
+        self._samples = SampleEnds(self.recorded)
         self._seconds: dict[int, float] = {}
         """What tests have used of their time, by the numbers of their items."""
         self._limits = own_limits(prepared)
-        self.dependencies = Dependencies(self._recorded)
+        self.dependencies = Dependencies(self.recorded)
 
     def close(self) -> None:
         """Idempotent."""
-        self._recorded.close()
+        self.recorded.close()
 
     def group(self, item: Item) -> str | None:
         """Which tests one process has to execute together with this one; None: any process may execute it."""
@@ -130,7 +130,7 @@ class SessionSchedule:
         facts: Facts = {}
         if item.number in self._seconds:
             facts["seconds"] = self._seconds[item.number]
-        if attempt > 1 and self._recorded.ended_before(item.number):
+        if attempt > 1 and self.recorded.ended_before(item.number):
             facts["rerun"] = True
         if item.payload.get("trials", 1) > 1:
             test = TestItem.from_json(item.payload)
@@ -153,7 +153,7 @@ class SessionSchedule:
     def reopened(self, numbers: Iterable[int]) -> None:
         """Items of these numbers that had ended are executed again."""
         for number in numbers:
-            if (item := self._recorded.by_number(number)) is not None and "test" in item.payload:
+            if (item := self.recorded.by_number(number)) is not None and "test" in item.payload:
                 self.dependencies.reopened(item)
                 self._samples.reopened(TestItem.from_json(item.payload))
 
@@ -204,6 +204,10 @@ class RecordedItems:
         """An item by its number."""
         row = self._opened.item(str(number))
         return None if row is None else row.item
+
+    def steps(self, number: int, attempt: int) -> Sequence[RecordedStep]:
+        """The steps of an attempt, by the number of its item."""
+        return self._opened.steps(number, attempt)
 
     def ended_before(self, number: int) -> bool:
         """Whether somebody had an item executed again that had ended."""

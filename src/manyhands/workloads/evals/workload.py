@@ -129,8 +129,8 @@ class EvalsWorkload(Workload):
         facts = self._scheduled.facts(item, attempt)
         if self._prepared.options.executor != "ray":
             return facts
-        with closing(JournalReader(self._folder)) as reader:  # what recorded steps refer to may be on no node
-            return {**facts, **ArtifactStore(self._folder).carried(reader.steps(item.number, attempt))}
+        steps = self._scheduled.recorded.steps(item.number, attempt)
+        return {**facts, **ArtifactStore(self._folder).carried(steps)}  # what they refer to may be on no node
 
     def own_limit(self, name: str) -> int | None:
         return self._scheduled.own_limit(name)
