@@ -1,6 +1,6 @@
 """Rounds in which a run is spread over the nodes of a Ray cluster, and actors, worker processes, whole nodes or the owner are killed.
 
-What is killed by a node's death is all that runs on it, and its folder is never seen again; another node, which is new, joins meanwhile.
+A node's death kills all that runs on it, and its folder is never seen again; another node, which is new, joins meanwhile.
 """
 
 from __future__ import annotations
@@ -65,12 +65,20 @@ class ClusterRound(Round):
     """One run; each kill strikes the next of ``victims``, as far as there is one."""
 
     def __init__(
-        self, site: ClusterSite, work: ClusterWork, victims: Iterable[Victim], instants: random.Random
+        self,
+        site: ClusterSite,
+        work: ClusterWork,
+        victims: Iterable[Victim],
+        instants: random.Random,
+        *,
+        replaces_nodes: bool = True,
     ) -> None:
+        """``replaces_nodes``: whether another node joins where one was killed."""
         super().__init__(site, work, "cluster", "ray", instants)
         self._cluster = site.cluster
         self._spread = work.spread
         self._victims = iter(victims)
+        self._replaces_nodes = replaces_nodes
         self._struck = Counter[str]()
         self._orphans: list[Found] = []
 
@@ -108,7 +116,8 @@ class ClusterRound(Round):
             node = next(each for each in self._cluster.nodes if pid in each.processes())
             lost = len(node.actors())
             self._cluster.remove(node)
-            self._cluster.add()
+            if self._replaces_nodes:
+                self._cluster.add()
         else:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
