@@ -16,6 +16,8 @@ from typing import Any, TextIO
 
 LINES, MAX_LINE = 20, 1000
 """Lines that a worker printed last, and characters of each, that are told to the owner at most."""
+MAX_READ = 1 << 16
+"""Characters of a line that are read at once."""
 PATIENCE = 1.0
 """Seconds that the rest of its output may take once a worker has ended."""
 
@@ -67,6 +69,6 @@ class WorkerActor:
 
 def _pass_on(stream: TextIO, printed: deque[str]) -> None:
     """What a worker prints goes to the log that Ray keeps of its actor."""
-    for line in stream:
+    while line := stream.readline(MAX_READ):
         sys.stderr.write(line)
         printed.append(line[-MAX_LINE:])

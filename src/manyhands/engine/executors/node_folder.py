@@ -261,7 +261,7 @@ class NodeFolder:
                     return None
         except (OSError, StorageError) as error:
             raise UserError(f"this node's folder can't be used: {error}") from error
-        folder.took_over({*furnish.manifest, *furnish.kept})
+        await asyncio.to_thread(folder.took_over, {*furnish.manifest, *furnish.kept})
         return folder
 
     def attempts(self) -> list[str]:

@@ -427,9 +427,7 @@ class WorkerExecutor:
                 self._handle(worker, await worker.channel.receive())
             while (message := await worker.channel.receive()) is not None:
                 self._handle(worker, message)
-        except (
-            StorageError
-        ) as error:  # what an item left can't be written here: it would be no better by another worker
+        except StorageError as error:  # what an item left can't be written here, whichever worker sends it
             self._give_up(str(error))
             worker.launched.kill()
         except Exception:  # noqa: BLE001 - whatever is wrong with this worker, its items must get an answer
