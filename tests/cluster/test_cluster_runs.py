@@ -91,9 +91,9 @@ JOBS = {
 JOB = ("jobs", "spawn", "examples/csv_jobs/files.csv", "--project=.", "--num_workers=1")
 MEMORY = (
     *("memory", "run", "-c", "examples/memory/quick.yml", "-a", "simulated", "-m", "3000", "--yes"),
-    *("--start_time=2024-05-17T09:00:00+00:00", "--num_workers=2"),
+    *("--start_time=2024-05-17T09:00:00+00:00", "--num_workers=1"),
 )
-EVAL = ("eval", "examples/evals/per_test/words.yaml", "--num_workers=2", "--quiet")
+EVAL = ("eval", "examples/evals/per_test/words.yaml", "--num_workers=1", "--quiet")
 OWN = ("--tools=terminal,places/by_path.py,by_name:say", "--model=m", "--api_key=k", "--num_workers=1")
 
 
@@ -300,7 +300,7 @@ def test_what_is_killed_anywhere_costs_no_more_than_the_calls_in_flight(
     if len(cluster.nodes) < 2:
         cluster.add().wait()
     with SimulatedProcess(tmp_path, latency=0.15, latency_jitter=0.1) as server:
-        site, work = ClusterSite(tmp_path, server, cluster), ClusterWork(100, sandbox=sandbox)
+        site, work = ClusterSite(tmp_path, server, cluster), ClusterWork(100, sandbox=sandbox, concurrency=6)
         performed = ClusterRound(site, work, victims, random.Random(sandbox), replaces_nodes=False)
         report = performed.perform(len(victims))
     assert report.violations == []
