@@ -11,6 +11,7 @@ import pytest
 from tests.support.batches import ServerThread
 from tests.support.commands import PROGRAM, Ended, environment, one_line, run, write_prompts
 from tests.support.ports import held_port
+from tests.support.ray_clusters import check_installed, required
 
 WITHOUT_RAY = '''
 import sys
@@ -60,7 +61,8 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    with ServerThread() as server:
+    with required(), ServerThread() as server:
+        check_installed()
         yield Place(tmp_path, server)
 
 

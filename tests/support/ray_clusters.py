@@ -227,11 +227,16 @@ def command_line(pid: int) -> str:
     return ""
 
 
+def check_installed() -> None:
+    """Raises Unavailable if the extra ``ray`` is not installed."""
+    if find_spec("ray") is None:
+        raise Unavailable("the extra ray is not installed")
+
+
 @contextmanager
 def two_nodes(environ: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     """A cluster of two nodes with room for two workers each. ``environ``: variables of its processes. Raises Unavailable."""
-    if find_spec("ray") is None:
-        raise Unavailable("the extra ray is not installed")
+    check_installed()
     with (
         TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
         Cluster(Path(folder), environ) as cluster,
