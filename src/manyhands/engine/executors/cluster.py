@@ -59,6 +59,8 @@ class _Expected:
 
     name: str
     channel: asyncio.Future[wire.Channel]
+    placed: asyncio.Event
+    """Its node is known."""
     end: asyncio.Future[Death]
     node: str = ""
     address: str = "?"
@@ -138,11 +140,12 @@ class ClusterLauncher:
         if self._lost is not None:
             raise UserError(self._lost)
         name, loop = secrets.token_hex(NAME_BYTES), asyncio.get_running_loop()
-        expected = self._expected[name] = _Expected(name, loop.create_future(), loop.create_future())
+        expected = self._expected[name] = _Expected(name, loop.create_future(), asyncio.Event(), loop.create_future())
         host, port = self._address
         self._tell(start=name, call=Call(host, port, self._secret.hex(), name).to_json(), near=near)
         try:
             channel = await expected.channel
+            await expected.placed.wait()  # which is said before it is told to connect
             if self._patience is not None:
                 self._patience.cancel()
             return await self._furnished(expected, channel)
@@ -286,6 +289,7 @@ class ClusterLauncher:
         match message:
             case {"placed": _, "node": node, "address": address}:
                 expected.node, expected.address = node, address
+                expected.placed.set()
             case {"unusable": _, "why": why}:
                 _refuse(expected.channel, UserError(why))
             case {"ended": _, "code": code, "printed": printed}:
@@ -343,7 +347,7 @@ class _Remote:
         files: ReturnedFiles,
     ) -> None:
         self.channel = channel
-        self.node = expected.node or expected.address
+        self.node = expected.node
         self.name = f"process {answer.process} on {expected.address}"
         self.attempts = frozenset(answer.attempts)
         self._launcher = launcher

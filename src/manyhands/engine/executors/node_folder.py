@@ -353,9 +353,10 @@ class NodeFolder:
 
     def _remove(self) -> None:
         """Remove the folder, but for workspaces that stay. Other workers of the node may be doing the same."""
-        for each in list(self.path.iterdir()) if self.path.is_dir() else []:
-            if each.name != WORKSPACES:
-                remove_tree(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            for each in list(self.path.iterdir()):
+                if each.name != WORKSPACES:
+                    remove_tree(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)
         for folder in [self.path / WORKSPACES, self.path, *list(self.path.parents)[:_PARTS]]:
             try:
                 folder.rmdir()

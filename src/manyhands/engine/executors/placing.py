@@ -31,6 +31,10 @@ from manyhands.processes.system import die_with_parent
 
 LOOK_SECONDS = 1.0
 """How often Ray is asked which nodes are about to go."""
+LOOKS_IN_VAIN = 10
+"""Questions in a row that Ray did not answer, after which the log says so."""
+MAX_TEXT = 500
+"""Characters of what Ray says of an error."""
 INIT_SECONDS = 30.0
 _CPUS = "num_cpus"
 _GPUS = "num_gpus"
@@ -89,12 +93,20 @@ class Placer:
         """Say which nodes are about to go, for as long as the process lives."""
         from ray._private.state import state  # there is no public way to ask for it
 
+        failures = 0
         while True:
             time.sleep(LOOK_SECONDS)
-            with suppress(Exception):
-                if draining := set(state.get_draining_nodes()) - self._draining:
-                    self._draining |= draining
-                    self._say({"draining": sorted(draining)})
+            try:
+                draining = set(state.get_draining_nodes()) - self._draining
+            except Exception as error:  # noqa: BLE001 - the cluster may be going, or its interface another one
+                failures += 1
+                if failures == LOOKS_IN_VAIN:
+                    print(f"nodes that are about to go are not noticed: {error}", file=sys.stderr)
+                continue
+            failures = 0
+            if draining:
+                self._draining |= draining
+                self._say({"draining": sorted(draining)})
 
     def _when_done(self, reference: Any, then: Callable[[Future[Any]], None]) -> None:
         reference.future().add_done_callback(lambda done: self._work.put(partial(then, done)))
@@ -116,7 +128,7 @@ class Placer:
 
     def _unusable(self, name: str, why: str) -> None:
         self.kill(name)
-        self._say({"unusable": name, "why": why})
+        self._say({"unusable": name, "why": why[:MAX_TEXT]})
 
     def _worked(self, name: str, done: Future[Any]) -> None:
         if (error := done.exception()) is not None:
@@ -166,7 +178,7 @@ def _brief(error: BaseException) -> str:
     text = str(error)
     if "running low on memory" in text or type(error).__name__ == "OutOfMemoryError":
         return "Ray ended it, as its node ran out of memory"
-    return "its actor was killed" if type(error).__name__ == "ActorDiedError" else one_line(text)[:300]
+    return "its actor was killed" if type(error).__name__ == "ActorDiedError" else one_line(text)[:MAX_TEXT]
 
 
 def _connected(begin: Mapping[str, Any]) -> tuple[Any, str]:
@@ -191,7 +203,7 @@ def _why(error: BaseException, begin: Mapping[str, Any]) -> str:
     text = one_line(str(error))
     if isinstance(error, ConnectionError) and not begin["address"]:
         return "no Ray cluster was found: name one with --ray_address, or start one with: ray start --head"
-    return f"Ray can't be used: {text[:500]}"
+    return f"Ray can't be used: {text[:MAX_TEXT]}"
 
 
 def main() -> int:

@@ -172,6 +172,7 @@ class WorkerExecutor:
         self._gather_seconds = gather
         self._state_of = state_of
         self._notice = notice
+        self._told: set[str] = set()
         self._workers: list[_Worker] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawning: set[asyncio.Task[None]] = set()
@@ -363,9 +364,14 @@ class WorkerExecutor:
     def _fail_to_start(self, why: str) -> None:
         """No further worker can be had. On a cluster the run goes on with those that are there."""
         if self._launcher.places and any(worker.ready and not worker.unusable for worker in self._workers):
-            self._notice(why)
+            self._tell_once(why)
         else:
             self._give_up(why)
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._notice(text)
 
     def _is_hopeless(self) -> bool:
         """Whether workers have been lost for long, with none that works."""
@@ -397,9 +403,8 @@ class WorkerExecutor:
             await asyncio.shield(task)
         except (OSError, StorageError, UserError):
             raise
-        except Exception as error:  # nobody else waits for it, and the run would wait for good
-            self._give_up(f"worker processes can't be started: {describe(error)}")
-            raise
+        except Exception as error:
+            raise UserError(f"worker processes can't be started: {describe(error)}") from error
 
     async def _start_worker(self, near: str) -> None:
         launched = await self._launcher.start(near)
@@ -430,7 +435,8 @@ class WorkerExecutor:
         except StorageError as error:  # what an item left can't be written here, whichever worker sends it
             self._give_up(str(error))
             worker.launched.kill()
-        except Exception:  # noqa: BLE001 - whatever is wrong with this worker, its items must get an answer
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with this worker, its items must get an answer
+            self._tell_once(f"the worker {worker.launched.name} was ended: {describe(error)}")
             worker.launched.kill()
         await self._lost(worker)
 
@@ -561,9 +567,9 @@ class WorkerExecutor:
         self._wake_all()
 
     def _worker_of(self, group: str) -> _Worker | None:
-        """The worker that executes a group: the same for as long as it lives."""
+        """The worker that executes a group: the same for as long as it lives, and one that is to go until it has ended what it has."""
         worker = self._groups.get(group)
-        if worker is None or worker.draining:
+        if worker is None or (worker.draining and not worker.tickets):
             able = (each for each in self._workers if not each.draining)  # also one that is just starting
             worker = min(able, key=lambda each: len(each.groups), default=None)
             if worker is not None:
