@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,6 +42,8 @@ _QUICK = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+_ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
+"""What ``ray start --block`` has started ends with it."""
 _OURS = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE")
 
 
@@ -69,6 +72,7 @@ class Node:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
+                    *_ENDS_WITH_US,
                     *(python, "-P", "-m", "ray.scripts.scripts", "start", *words, *usual),
                     "--include-log-monitor=false",
                     "--object-store-memory=80000000",
