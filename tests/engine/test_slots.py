@@ -91,7 +91,7 @@ class Pretended:
                     self.kill()
 
     def end(self, number: int) -> None:
-        self.other.send(wire.Done(self.executed.pop(number), DONE))
+        self.other.send(wire.Done(self.executed.pop(number), DONE, left=True))
 
 
 class Pretending:

@@ -79,8 +79,8 @@ class Elsewhere:
         """Execute an item, or go on with it."""
         row = self.store.reader.item_by_key(key)
         assert row is not None, key
-        facts = self._owner.facts(row.item, attempt)
         recorded = self.store.reader.recorded_outputs(row.number, attempt)
+        facts = self._owner.facts(row.item, attempt, begun=bool(recorded))
         return await run_attempt(self._workload, self._settings, Claim(row.item, attempt, recorded, facts=facts), None)
 
     async def completed(self, key: str, attempt: int = 1) -> dict[str, Any]:

@@ -82,7 +82,9 @@ async def _check_item(
     result.checked += 1
     ended_well = row.state in (ItemState.COMPLETED, ItemState.DISCARDED)
     try:
-        claim = Claim(row.item, row.attempt, recorded, facts=workload.facts(row.item, row.attempt))
+        claim = Claim(
+            row.item, row.attempt, recorded, facts=workload.facts(row.item, row.attempt, begun=bool(recorded))
+        )
         now = await run_attempt(workload, settings, claim, None)
     except UnrecordedStep as end:
         result.unfinished += not ended_well

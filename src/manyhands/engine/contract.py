@@ -527,9 +527,10 @@ class Workload(ABC):
         where any will do. Called in the owner process."""
         return None
 
-    def facts(self, item: Item, attempt: int) -> Json:
+    def facts(self, item: Item, attempt: int, *, begun: bool) -> Json:
         """What ``run`` is to know of an item that may have changed since the run was planned, such as how others have ended: its context
-        hands it on (``Context.facts``). Called in the owner process each time before the item is executed, inside ``session``."""
+        hands it on (``Context.facts``). Called in the owner process each time before the item is executed, inside ``session``.
+        ``begun``: whether the journal holds steps of the attempt."""
         return None
 
     def own_limit(self, name: str) -> int | None:

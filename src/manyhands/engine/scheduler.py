@@ -408,10 +408,11 @@ class Scheduler:
             self._settle(claimed, _cancelled(why))
             return False
         workload, item = self._workload, claimed.item
-        claim = Claim(item, claimed.attempt, group=workload.group(item), facts=workload.facts(item, claimed.attempt))
+        claim = Claim(item, claimed.attempt, group=workload.group(item))
         if claimed.performances > 0:
             claim.recorded = self._store.reader.recorded_outputs(number, claimed.attempt)
             claim.alone = claim.group is None and self._is_suspect(claimed)
+        claim.facts = workload.facts(item, claimed.attempt, begun=bool(claim.recorded))
         claimed.performances += 1
         self._later.pop(number, None)
         result = await self._executor.execute(claim)

@@ -323,6 +323,10 @@ class NodeFolder:
                 await channel.drained()
         self._known[path] = state
 
+    def keeps(self, attempt: str) -> bool:
+        """Whether anything of an attempt is here."""
+        return any(os.path.isdir(f"{self.path}/{each}/{attempt}") for each in (WORKSPACES, STATES))
+
     async def over(self, attempt: str, failed: bool | None, workload: Workload) -> str | None:
         """An attempt goes on no more: remove what is here of it, unless it is to stay. Where it stays, if it does."""
         execution, folder = workload.execution, self.path / WORKSPACES / attempt

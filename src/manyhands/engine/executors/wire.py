@@ -175,18 +175,21 @@ class Done(Message):
     result: AttemptResult | None
     error: UserError | StorageError | None = None
     """Why there is no result, if no item is to blame for that."""
+    left: bool = False
+    """Its node keeps something of the attempt. Always False on the owner's machine."""
 
     def plain(self) -> _Plain:
         if not isinstance(self.result, Ended):
-            return Done, (self.ticket, self.result, self.error)
+            return Done, (self.ticket, self.result, self.error, self.left)
         outcome = self.result.outcome
         cause = None if outcome.cause is None else str(outcome.cause)
         why = (outcome.reason, cause, outcome.message)
-        return _ended, (self.ticket, str(outcome.state), outcome.record, outcome.line, *why)
+        return _ended, (self.ticket, self.left, str(outcome.state), outcome.record, outcome.line, *why)
 
 
 def _ended(
     ticket: int,
+    left: bool,
     state: str,
     record: dict[str, Any],
     line: OutputLine | None,
@@ -195,7 +198,7 @@ def _ended(
     message: str | None,
 ) -> Done:
     found = None if cause is None else Cause(cause)
-    return Done(ticket, Ended(Outcome(ItemState(state), record, line, reason, found, message)))
+    return Done(ticket, Ended(Outcome(ItemState(state), record, line, reason, found, message)), left=left)
 
 
 @dataclass(slots=True)

@@ -199,7 +199,7 @@ class Worker:
         except asyncio.CancelledError:
             if ticket not in self._abandoned:
                 raise
-            self._channel.send(wire.Done(ticket, Stopped()))
+            self._channel.send(wire.Done(ticket, Stopped(), left=self._node is not None))
         finally:
             del self._tasks[ticket]
             self._abandoned.discard(ticket)
@@ -215,7 +215,8 @@ class Worker:
         else:
             if self._node is not None:
                 result = await self._brought_back(self._node, result)
-            self._report(ticket, result)
+            attempt = f"{claim.item.number}-{claim.attempt}"
+            self._report(ticket, result, left=self._node is not None and self._node.keeps(attempt))
 
     async def _brought_back(self, node: NodeFolder, result: AttemptResult) -> AttemptResult:
         """The end of an attempt, whose files the owner has."""
@@ -226,12 +227,12 @@ class Worker:
             return Failed(ItemError(Cause.SANDBOX_LOST, why)) if isinstance(result, Ended) else result
         return result
 
-    def _report(self, ticket: int, result: AttemptResult) -> None:
+    def _report(self, ticket: int, result: AttemptResult, *, left: bool) -> None:
         try:
-            self._channel.send(wire.Done(ticket, result))
+            self._channel.send(wire.Done(ticket, result, left=left))
         except Exception as error:  # noqa: BLE001 - pickling runs the code of whatever the workload put in its record
             failure = ItemError(Cause.INTERNAL, f"the outcome can't be sent: {describe(error)}")
-            self._channel.send(wire.Done(ticket, Failed(failure)))
+            self._channel.send(wire.Done(ticket, Failed(failure), left=left))
 
 
 async def serve(channel: wire.Channel, node: NodeFolder | None = None) -> None:

@@ -111,6 +111,8 @@ class _Worker:
     tickets: dict[int, asyncio.Future[AttemptResult]] = field(default_factory=dict)
     items: dict[int, int] = field(default_factory=dict)
     """The tickets of the items that it executes, by their numbers."""
+    attempts: dict[int, str] = field(default_factory=dict)
+    """On a node: the attempts that it executes (``3-1``), by their tickets."""
     permits: set[int] = field(default_factory=set)
     requests: dict[int, asyncio.Future[None]] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -232,6 +234,7 @@ class WorkerExecutor:
         self._sort(worker)
         if worker.launched.node:
             self._homes[_attempt_of(claim)] = worker.launched.node
+            worker.attempts[ticket] = _attempt_of(claim)
         worker.channel.send(wire.Execute(ticket, claim))
         limit = self._begin.item_timeout
         try:
@@ -453,8 +456,8 @@ class WorkerExecutor:
             case wire.Forget(request):
                 if request in worker.requests:
                     worker.requests[request].cancel()
-            case wire.Done(ticket, result, error):
-                self._done(worker, ticket, result, error)
+            case wire.Done():
+                self._done(worker, message)
             case wire.Ready():
                 worker.ready = True
                 self._failed_starts, self._lost_since = 0, None
@@ -476,13 +479,16 @@ class WorkerExecutor:
         self._unusable = self._unusable or why
         self._wake_all()
 
-    def _done(self, worker: _Worker, ticket: int, result: AttemptResult | None, error: Exception | None) -> None:
-        future = worker.tickets.pop(ticket)
+    def _done(self, worker: _Worker, done: wire.Done) -> None:
+        future = worker.tickets.pop(done.ticket)
+        attempt = worker.attempts.pop(done.ticket, None)
+        if attempt is not None and not done.left:
+            self._homes.pop(attempt, None)
         if not future.done():
-            if result is not None:
-                future.set_result(result)
+            if done.result is not None:
+                future.set_result(done.result)
             else:
-                future.set_exception(error or UserError("the worker could not execute the item"))
+                future.set_exception(done.error or UserError("the worker could not execute the item"))
         self._sort(worker)
         self._end_if_drained(worker)
         self._offer(worker)

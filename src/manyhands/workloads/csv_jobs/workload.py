@@ -148,14 +148,14 @@ class CsvJobsWorkload(Workload):
         self._failures_allowed = self._job.options.failures_allowed(sum(counts.values()))
         self._reader, self._used_before = reader, reader.usage()
 
-    def facts(self, item: Item, attempt: int) -> dict[str, Any] | None:
+    def facts(self, item: Item, attempt: int, *, begun: bool) -> dict[str, Any] | None:
         """What of the journal the row's worker needs besides the attempt's own steps, as it may not be able to read it."""
         options, found = self._job.options, dict[str, Any]()
         if options.worker_kind == "command" and options.bounded:
             found[EARLIER_USAGE] = self._used_before.to_json()
         if self._stages and attempt > 1 and self._reader is not None:
             found |= done_before(item, attempt, self._reader.steps)
-        if options.executor == "ray" and options.worker_kind == "agent" and self._reader is not None:
+        if begun and options.executor == "ray" and options.worker_kind == "agent" and self._reader is not None:
             found |= ArtifactStore(self._folder).carried(self._reader.steps(item.number, attempt))
         return found or None
 

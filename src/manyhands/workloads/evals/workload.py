@@ -125,9 +125,9 @@ class EvalsWorkload(Workload):
     def group(self, item: Item) -> str | None:
         return self._scheduled.group(item)
 
-    def facts(self, item: Item, attempt: int) -> Json:
+    def facts(self, item: Item, attempt: int, *, begun: bool) -> Json:
         facts = self._scheduled.facts(item, attempt)
-        if self._prepared.options.executor != "ray":
+        if not begun or self._prepared.options.executor != "ray":
             return facts
         steps = self._scheduled.recorded.steps(item.number, attempt)
         return {**facts, **ArtifactStore(self._folder).carried(steps)}  # what they refer to may be on no node

@@ -190,8 +190,8 @@ class TrajectoryWorkload(Workload):
     def begin(self, reader: RunReader) -> None:
         self._reader = reader
 
-    def facts(self, item: Item, attempt: int) -> Json:
-        if self._reader is None or self._options.executor != "ray":
+    def facts(self, item: Item, attempt: int, *, begun: bool) -> Json:
+        if not begun or self._reader is None or self._options.executor != "ray":
             return None
         return ArtifactStore(self._folder).carried(self._reader.steps(item.number, attempt)) or None
 
