@@ -309,7 +309,9 @@ class NodeFolder:
     async def bring_back(self, channel: wire.Channel) -> None:
         """Send the owner what items have left here; when this returns, all that was there when it was called is on its way. Raises
         OSError."""
-        if not any(map(os.path.isdir, self._results_here)):  # no thread for the many items that leave nothing
+        if not any(
+            os.access(each, os.F_OK) for each in self._results_here
+        ):  # no thread for the many items that leave nothing
             return
         async with self._sending:  # the parts of a file follow each other
             for path, state in await asyncio.to_thread(self.changed):
@@ -325,7 +327,7 @@ class NodeFolder:
 
     def keeps(self, attempt: str) -> bool:
         """Whether anything of an attempt is here."""
-        return any(os.path.isdir(f"{self.path}/{each}/{attempt}") for each in (WORKSPACES, STATES))
+        return any(os.access(f"{self.path}/{each}/{attempt}", os.F_OK) for each in (WORKSPACES, STATES))
 
     async def over(self, attempt: str, failed: bool | None, workload: Workload) -> str | None:
         """An attempt goes on no more: remove what is here of it, unless it is to stay. Where it stays, if it does."""
