@@ -115,7 +115,7 @@ def test_exit_codes(folder: BatchFolder, responses: list[ScriptedResponse], code
         (["--override=model,nonsense"], "nonsense"),
         (["--temperature=9"], "--temperature must be between 0 and 2"),
         (["--sandbox=docker"], "--sandbox docker: some items name no image"),
-        (["--executor=ray"], "--executor must be"),
+        (["--executor=threads"], "--executor must be"),
     ],
 )
 def test_bad_usage_is_refused_before_anything_is_done(folder: BatchFolder, words: list[str], said: str) -> None:

@@ -1109,7 +1109,28 @@ def _executor(folder: BatchFolder) -> None:
     for name, processes in (("local", False), ("processes", True)):
         asked(folder, f"--executor={name}", f"--run_name={name}", "--max_samples=1")
         assert (folder.run(name) / "workers.log").exists() is processes
-    assert "--executor" in refused(folder, "--executor=ray")
+    assert "--executor" in refused(folder, "--executor=threads")
+
+
+# What these do on a cluster, tests/cluster shows.
+
+
+@option("ray_address")
+def _ray_address(folder: BatchFolder) -> None:
+    assert "--executor=ray" in refused(folder, "--ray_address=127.0.0.1:1")
+    ran = folder.batch("--base_url=http://127.0.0.1:9/v1", "--executor=ray", "--ray_address=127.0.0.1:1")
+    assert (ran.code, "--ray_address=127.0.0.1:1: there is no Ray cluster" in ran.err) == (2, True)
+
+
+@option("ray_resources")
+def _ray_resources(folder: BatchFolder) -> None:
+    assert "--executor=ray" in refused(folder, '--ray_resources={"num_cpus": 2}')
+    assert "num_cpus must be a number" in refused(folder, "--executor=ray", '--ray_resources={"num_cpus": "two"}')
+
+
+@option("ray_listen")
+def _ray_listen(folder: BatchFolder) -> None:
+    assert "--executor=ray" in refused(folder, "--ray_listen=127.0.0.1:7400")
 
 
 # --- Limits

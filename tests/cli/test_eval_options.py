@@ -116,7 +116,7 @@ def test_who_wants_failed_tests_again_learns_the_option(folder: Path, option: st
 
 def test_the_help_has_nothing_that_does_nothing() -> None:
     text = help_text(EvalSpec, "manyhands eval FILE…", "", positional="eval_files")
-    for name in ("model", "temperature", "sandbox", "max_turns", "executor", "api_key", "seed", "call_timeout"):
+    for name in ("model", "temperature", "sandbox", "max_turns", "api_key", "seed", "call_timeout"):
         assert f"--{name} " not in text
         assert name not in options_of(EvalSpec)
     for name in (

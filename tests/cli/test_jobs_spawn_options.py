@@ -1069,7 +1069,29 @@ def _executor(folder: JobFolder) -> None:
     for name in ("local", "processes", "auto"):
         done(folder, f"--executor={name}", f"--job_name={name}")
         assert (folder.folder(name) / "workers.log").exists() is (name != "local")
-    assert "--executor" in refused(folder, FUNCTION, "--executor=ray")
+    assert "--executor" in refused(folder, FUNCTION, "--executor=threads")
+
+
+# What these do on a cluster, tests/cluster shows.
+
+
+@option("ray_address")
+def _ray_address(folder: JobFolder) -> None:
+    assert "--executor=ray" in refused(folder, FUNCTION, "--ray_address=127.0.0.1:1")
+    ran = run_command(
+        folder.path, "jobs", *folder.spawn_words("--quiet", "--executor=ray", "--ray_address=127.0.0.1:1", FUNCTION)
+    )
+    assert (ran.code, "--ray_address=127.0.0.1:1: there is no Ray cluster" in ran.err) == (1, True)
+
+
+@option("ray_resources")
+def _ray_resources(folder: JobFolder) -> None:
+    assert "--executor=ray" in refused(folder, FUNCTION, '--ray_resources={"num_cpus": 2}')
+
+
+@option("ray_listen")
+def _ray_listen(folder: JobFolder) -> None:
+    assert "--executor=ray" in refused(folder, FUNCTION, "--ray_listen=127.0.0.1:7400")
 
 
 @option("num_workers")

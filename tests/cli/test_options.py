@@ -311,6 +311,7 @@ def test_every_batch_option_is_in_the_help_and_can_be_typed_in_both_spellings() 
     values: dict[str, Any] = {
         "base_url": "http://h",
         "executor": "local",
+        "ray_resources": '{"num_cpus": 2}',
         "on_divergence": "stop",
         "browser_resume": "attempt",
         "web_search": "tavily",

@@ -168,6 +168,7 @@ def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
             assert len(workers) == 2
             os.kill(workers[0], signal.SIGKILL)
             ended = command.wait(60)
-        assert (ended.code, ended.err) == (0, "")
+        assert ended.code == 0
+        assert "note: workers were lost in the middle of " in ended.err
         assert server.stats()["duplicates"] <= 2
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS

@@ -119,7 +119,7 @@ async def test_what_no_version_recorded_is_refused(tmp_path: Path) -> None:
     [
         (EvalSpec, "--temperature=1", "--temperature: the targets of an evaluation say this themselves"),
         (EvalSpec, "--no-network", "--no-network: the targets of an evaluation say this themselves"),
-        (EvalSpec, "--executor=local", "--executor: it has no meaning for evaluations"),
+        (EvalSpec, "--log_prefix_chars=5", "--log_prefix_chars: it has no meaning for evaluations"),
         (EvalSpec, "--otel_file=x", "--otel_file: nothing is written for OpenTelemetry"),
         (MemorySpec, "--model=x", "--model: --agent_name names the model to test"),
         (MemorySpec, "--sandbox=local", "--sandbox: agents have no tools here"),
