@@ -155,12 +155,12 @@ def test_neither_the_mcp_server_nor_a_memory_benchmark_imports_it(hostile: Path)
 
 
 def test_an_agent_of_a_persons_own_is_found_by_its_path_only(hostile: Path) -> None:
-    (hostile / "keeper.py").write_text(FILE_AGENT, encoding="utf-8")
+    (hostile / "agent_found_by_path.py").write_text(FILE_AGENT, encoding="utf-8")
     words = ["memory", "run", "-c", str(EXAMPLES / "memory" / "quick.yml"), "-m", "3000", "--quiet", "-a"]
-    code, said = perform(hostile, *words, "python:keeper:Keeper")
+    code, said = perform(hostile, *words, "python:agent_found_by_path:Keeper")
     assert code == 2
-    assert "python:keeper.py:Keeper" in said
-    code, said = perform(hostile, *words, "python:keeper.py:Keeper")
+    assert "python:agent_found_by_path.py:Keeper" in said
+    code, said = perform(hostile, *words, "python:agent_found_by_path.py:Keeper")
     assert (code, imported(hostile)) == (0, []), said
 
 
