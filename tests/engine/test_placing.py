@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.engine.executors.cluster import check_address, host_and_port, listening, shipped_modules
-from manyhands.engine.executors.placing import unlike_us
+from manyhands.engine.executors.placing import answers, unlike_us
 
 OURS = metadata.version("manyhands")
 PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -91,3 +92,17 @@ def test_a_package_in_several_folders_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.syspath_prepend(tmp_path / "b")
     with pytest.raises(UserError, match=r"^split_package.inner: can't be copied"):
         shipped_modules([("split_package.inner", tmp_path / "a")])
+
+
+def test_a_node_is_gone_where_nothing_listens_and_not_where_ray_says_nothing() -> None:
+    def silent() -> list[dict[str, Any]]:
+        raise RuntimeError("the head does not answer")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        node = {"NodeID": "a", "Alive": True, "NodeManagerAddress": "127.0.0.1"}
+        node["NodeManagerPort"] = server.getsockname()[1]
+        assert answers(lambda: [node], "a")
+        assert not answers(lambda: [node], "b")
+        assert not answers(lambda: [{**node, "Alive": False}], "a")
+    assert not answers(lambda: [node], "a")
+    assert answers(silent, "a")

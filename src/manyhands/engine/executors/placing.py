@@ -148,17 +148,24 @@ class Placer:
 
     def _is_lost(self, node: str) -> bool:
         """Whether a node is gone. It is asked once: an answer that does not come takes a second, and many workers may have been on it."""
-        if node not in self._lost_nodes and not self._answers(node):
+        if node not in self._lost_nodes and not answers(self._ray.nodes, node):
             self._lost_nodes.add(node)
         return node in self._lost_nodes
 
-    def _answers(self, node: str) -> bool:
-        """Whether Ray is still there on a node. What Ray says itself is late by some seconds."""
-        with suppress(Exception):
-            found = next(each for each in self._ray.nodes() if each["NodeID"] == node)
-            with socket.create_connection((found["NodeManagerAddress"], found["NodeManagerPort"]), timeout=1.0):
-                return bool(found["Alive"])
+
+def answers(nodes: Callable[[], list[dict[str, Any]]], node: str) -> bool:
+    """Whether Ray is still there on a node. What Ray says itself (``nodes``) is late by some seconds; where it says nothing, the node is
+    not known to be gone."""
+    try:
+        found = next((each for each in nodes() if each["NodeID"] == node), None)
+    except Exception:  # noqa: BLE001 - whatever Ray raises while its head is busy or going
+        return True
+    if found is None or not found["Alive"]:
         return False
+    with suppress(OSError):
+        socket.create_connection((found["NodeManagerAddress"], found["NodeManagerPort"]), timeout=1.0).close()
+        return True
+    return False
 
 
 def unlike_us(about: Mapping[str, Any]) -> str | None:
