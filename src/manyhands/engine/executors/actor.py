@@ -70,5 +70,6 @@ class WorkerActor:
 def _pass_on(stream: TextIO, printed: deque[str]) -> None:
     """What a worker prints goes to the log that Ray keeps of its actor."""
     while line := stream.readline(MAX_READ):
-        sys.stderr.write(line)
         printed.append(line[-MAX_LINE:])
+        with suppress(OSError):  # a full disk must not keep the worker from printing
+            sys.stderr.write(line)

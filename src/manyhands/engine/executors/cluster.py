@@ -145,7 +145,8 @@ class ClusterLauncher:
         self._tell(start=name, call=Call(host, port, self._secret.hex(), name).to_json(), near=near)
         try:
             channel = await expected.channel
-            await expected.placed.wait()  # which is said before it is told to connect
+            async with asyncio.timeout(FURNISH_SECONDS):
+                await expected.placed.wait()  # which is said before it is told to connect
             if self._patience is not None:
                 self._patience.cancel()
             return await self._furnished(expected, channel)
@@ -273,9 +274,9 @@ class ClusterLauncher:
             return None
         try:
             line = await self._placer.stdout.readline()
+            found: dict[str, Any] | None = json.loads(line) if line else None
         except ValueError:
             return None
-        found: dict[str, Any] | None = json.loads(line) if line else None
         return found
 
     def _heard(self, message: Mapping[str, Any]) -> None:

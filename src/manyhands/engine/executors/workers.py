@@ -312,16 +312,19 @@ class WorkerExecutor:
                 task.cancel()
         await asyncio.gather(*self._spawning, return_exceptions=True)
         workers = list(self._workers)
+        over = not (self._stopping or self._homes or any(worker.tickets for worker in workers))
         for worker in workers:
             if worker.launched.node:  # it has something to say before it closes its end
-                worker.channel.send(wire.Farewell(over=not self._stopping))
+                worker.channel.send(wire.Farewell(over))
             else:
                 worker.channel.close()
-        await asyncio.gather(*(worker.launched.close() for worker in workers))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._launcher.close()
+        try:
+            await asyncio.gather(*(worker.launched.close() for worker in workers))
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._launcher.close()
 
     def _drain(self, node: str) -> None:
         self._leaving.add(node)
@@ -648,7 +651,10 @@ class WorkerExecutor:
         """A worker's channel closed: it died, or had to end."""
         self._forget(worker)
         worker.channel.close()
-        death = await worker.launched.ended()
+        try:
+            death = await worker.launched.ended()
+        except Exception as error:  # noqa: BLE001 - its items must get an answer, whatever is wrong with what it left
+            death = Death(describe(error), others_too=True)
         for task in list(worker.requests.values()):
             task.cancel()
         for permit in worker.permits:
