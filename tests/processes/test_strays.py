@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from manyhands.processes.strays import (
     SANDBOX_VARIABLE,
     Leftovers,
@@ -57,19 +59,35 @@ def test_marked_processes_are_killed_and_others_spared() -> None:
         other.wait()
 
 
-def test_a_chain_whose_processes_end_at_once_is_killed(tmp_path: Path) -> None:
-    """Each process makes the next and is gone, most often before anybody could look at it."""
+@pytest.mark.parametrize("ended", [0, 3000])
+def test_a_chain_whose_processes_end_at_once_is_killed(tmp_path: Path, ended: int) -> None:
+    """Each process makes the next and is gone, most often before anybody could look at it; also where a look at all takes long, as nobody
+    has waited for many that ended."""
+    crowd = f"import os\nfor _ in range({ended}):\n if not os.fork(): os._exit(0)\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", crowd], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as unwaited:
+        assert unwaited.stdout is not None
+        unwaited.stdout.readline()
+        try:
+            _kill_chains(tmp_path / "now")
+        finally:
+            unwaited.kill()
+
+
+def _kill_chains(now: Path) -> None:
     mark = secrets.token_hex(8)
-    now = tmp_path / "now"
-    chain = f"import os\nwhile True:\n if os.fork(): os._exit(0)\n open({str(now)!r}, 'w').write('x')\n"
-    for _ in range(3):
-        subprocess.run([sys.executable, "-c", chain], env={**os.environ, "STRAY_TEST": mark}, check=True)
-    while not now.exists():
-        time.sleep(0.01)
-    kill_marked("STRAY_TEST", mark)
-    before = now.stat().st_mtime_ns
-    time.sleep(0.3)
-    assert now.stat().st_mtime_ns == before
+    now.touch()
+    chain = f"import os\nwhile True:\n if os.fork(): os._exit(0)\n open({str(now)!r}, 'r+').write('x')\n"
+    try:
+        for _ in range(3):
+            subprocess.run([sys.executable, "-c", chain], env={**os.environ, "STRAY_TEST": mark}, check=True)
+        while not now.stat().st_size:
+            time.sleep(0.01)
+        kill_marked("STRAY_TEST", mark)
+        before = now.stat().st_mtime_ns
+        time.sleep(0.3)
+        assert now.stat().st_mtime_ns == before
+    finally:
+        now.unlink()  # without it a chain ends
 
 
 async def test_what_several_commands_left_is_killed_for_all_at_once() -> None:

@@ -59,6 +59,13 @@ def process_ids() -> Iterator[int]:
         yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
+def newest_process() -> int | None:
+    """The id that was given last, of a process or thread that may have ended; None where that can't be read. Costs some 10 microseconds."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(read_all("/proc/loadavg").split()[4])
+    return None
+
+
 def environment_of(pid: int) -> list[bytes] | None:
     """A process's environment as it was at its start, ``NAME=value`` each; empty for one of somebody else's or of the kernel's, None for
     one that has ended."""

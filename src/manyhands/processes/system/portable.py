@@ -39,6 +39,11 @@ def process_ids() -> Iterator[int]:
     return iter(())
 
 
+def newest_process() -> int | None:
+    """The id that was given last, of a process or thread that may have ended; None where that can't be read."""
+    return None
+
+
 def environment_of(pid: int) -> list[bytes] | None:
     """A process's environment as it was at its start, ``NAME=value`` each; empty for one of somebody else's, None for one that is gone."""
     return []
