@@ -136,6 +136,7 @@ class SimulatedOne:
     channel: wire.Channel
     name: str
     node: str
+    address: str = HOST
     attempts: frozenset[str] = frozenset()
 
     def take(self, message: object) -> None:

@@ -315,7 +315,7 @@ def test_nodes_with_other_versions_get_no_work(tmp_path: Path, cluster: Cluster)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: manyhands\nVersion: 9.9\n")
     packages = bare_environment(tmp_path / "bare")
     nodes = (
-        cluster.add('--resources={"other": 1}', cpus=0, environ={"PYTHONPATH": str(other.parent)}),
+        cluster.add('--resources={"other": 1}', cpus=1, environ={"PYTHONPATH": str(other.parent)}),
         cluster.add('--resources={"bare": 1}', cpus=0, python=str(packages / "bin/python")),
     )
     try:
@@ -334,6 +334,12 @@ def test_nodes_with_other_versions_get_no_work(tmp_path: Path, cluster: Cluster)
                 assert ended.code in (1, 2)
                 assert why in one_line(ended)
             assert server.requests == []
+        words = ("--executor=ray", f"--ray_address={cluster.address}", "--num_workers=5", "--concurrency=1")
+        write_prompts(tmp_path / "five.jsonl", map(str, range(5)))
+        items = ("batch", "five.jsonl", "--model=simulated", "--batch_size=5", "--quiet", "--run_name=mixed")
+        ended = run(*items, *words, folder=tmp_path, seconds=SECONDS)
+        assert ended.code == 0, ended.err
+        assert "has manyhands 9.9, and this machine" in ended.err
     finally:
         for node in nodes:
             cluster.remove(node)

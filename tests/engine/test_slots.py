@@ -19,7 +19,7 @@ from manyhands.engine.attempt import Claim, Ended, Failed, Stopped
 from manyhands.engine.contract import Item
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.slots import ByLoad
-from manyhands.engine.executors.workers import Death, WorkerExecutor
+from manyhands.engine.executors.workers import Death, FailedStart, WorkerExecutor
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.limits.shared import SharedLimits
 
@@ -58,6 +58,7 @@ class Pretended:
     channel: wire.Channel
     other: wire.Channel
     node: str
+    address: str = "10.0.0.7"
     name: str = "pretended"
     attempts: frozenset[str] = frozenset()
     death: Death = KILLED
@@ -106,6 +107,9 @@ class Pretending:
         self.attempts: frozenset[str] = frozenset()
         """What is on the nodes of those that are started."""
         self.drain: Callable[[str], None] = lambda node: None
+        self.failures: list[FailedStart] = []
+        """Why workers that are started first do not begin."""
+        self.starts = 0
         self.workers: list[Pretended] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -113,7 +117,10 @@ class Pretending:
         self.drain = drain
 
     async def start(self, near: str) -> Pretended:
+        self.starts += 1
         await until(lambda: self.room)
+        if self.failures:
+            raise self.failures.pop(0)
         ours, theirs = socket.socketpair()
         channel, other = await wire.Channel.over(ours), await wire.Channel.over(theirs)
         node = f"node-{len(self.workers) // 2}"
@@ -359,15 +366,102 @@ async def test_a_node_that_lacks_something_is_left_out_while_others_work() -> No
         await until(lambda: len(one.executed) == len(other.executed) == 1)
         other.end(next(iter(other.executed)))
         other.other.send(wire.Unusable("No module named 'x'"))
-        other.kill()
         await settled()
-        assert (told, len(launcher.workers)) == (["No module named 'x'"], 2)
+        assert (told, len(launcher.workers)) == (["the node 10.0.0.7: No module named 'x'"], 2)
         one.end(next(iter(one.executed)))
         assert await asyncio.gather(*tasks) == [DONE, DONE]
         one.other.send(wire.Unusable("No module named 'y'"))
         await settled()
         with pytest.raises(UserError, match="No module named 'y'"):
             await begun(executor, 3)
+
+
+BAD = FailedStart("the node 10.0.0.8 has Python 3.5", "node-8", unusable=True)
+
+
+async def test_a_node_that_says_first_that_it_can_not_be_used_leaves_the_run_to_the_others() -> None:
+    async with placing(2, retry=0.01) as (executor, launcher, told):
+        launcher.room, launcher.failures = False, [BAD]
+        await until(lambda: launcher.starts == 2)
+        item = begun(executor, 1)
+        launcher.room = True
+        await until(lambda: len(launcher.workers) == 2)
+        await until(lambda: any(worker.executed for worker in launcher.workers))
+        next(worker for worker in launcher.workers if worker.executed).end(1)
+        assert await item == DONE
+        assert told == ["the node 10.0.0.8 has Python 3.5"]
+
+
+async def test_a_node_that_can_not_be_used_is_asked_again_less_and_less_often() -> None:
+    async with placing(2, retry=0.01) as (executor, launcher, _):
+        await until(lambda: len(launcher.workers) == 2)
+        await begun_and_ended(executor, launcher)
+        launcher.failures = [BAD] * 1000
+        launcher.workers[0].kill()
+        await asyncio.sleep(0.2)
+        assert 1000 - len(launcher.failures) <= 6
+        launcher.failures.clear()  # it was mended
+        await until(lambda: len(launcher.workers) == 3)
+
+
+async def begun_and_ended(executor: WorkerExecutor, launcher: Pretending) -> None:
+    item = begun(executor, 0)
+    await until(lambda: any(worker.executed for worker in launcher.workers))
+    next(worker for worker in launcher.workers if worker.executed).end(0)
+    assert await item == DONE
+
+
+async def test_one_worker_is_asked_for_once_more_as_there_may_be_another_node() -> None:
+    async with placing(1, retry=0.01) as (executor, launcher, told):
+        launcher.failures = [BAD]
+        await begun_and_ended(executor, launcher)
+        assert told == [str(BAD)]
+
+
+async def test_a_run_of_which_no_node_can_be_used_ends_with_one_line() -> None:
+    async with placing(3) as (executor, launcher, told):
+        launcher.failures = [BAD, BAD, FailedStart("the node 10.0.0.9 has Python 3.5", "node-9", unusable=True)]
+        with pytest.raises(UserError, match=r"^the node 10\.0\.0\.9 has Python 3\.5; nor can 1 other node be used$"):
+            await begun(executor, 1)
+        assert (told, launcher.starts) == ([], 3)
+
+
+async def test_a_run_waits_for_a_while_for_another_node_than_one_that_can_not_be_used() -> None:
+    async with placing(2, gather=0.05) as (executor, launcher, _):
+        launcher.ready = False
+        await until(lambda: len(launcher.workers) == 2)
+        starting, other = launcher.workers
+        launcher.room = False
+        other.other.send(wire.Unusable("No module named 'x'"))
+        await asyncio.sleep(0.1)
+        item = begun(executor, 1)
+        await settled()
+        assert not item.done()  # the other one is just getting ready
+        starting.death = Death("its node is gone", node_lost=True)
+        starting.kill()  # and is asked for again, but there is no room
+        launcher.failures = [BAD]
+        await until(lambda: launcher.starts == 3)
+        launcher.room = True
+        with pytest.raises(UserError, match=r"10\.0\.0\."):
+            await item
+
+
+async def test_workers_that_die_on_one_node_do_not_cost_the_others_any() -> None:
+    async with placing(2, retry=0.01) as (executor, launcher, told):
+        await until(lambda: len(launcher.workers) == 2)
+        await begun_and_ended(executor, launcher)
+        launcher.failures = [FailedStart("workers on 10.0.0.8 can't reach this process", "node-8") for _ in range(4)]
+        launcher.workers[0].kill()
+        await until(lambda: len(launcher.workers) == 3)
+        assert told == ["workers on 10.0.0.8 can't reach this process"]
+
+
+async def test_workers_that_die_on_the_only_node_end_the_run() -> None:
+    async with placing(2, retry=0.01) as (executor, launcher, _):
+        launcher.failures = [FailedStart("workers on 10.0.0.8 can't reach this process", "node-8") for _ in range(99)]
+        with pytest.raises(UserError, match=r"^workers on 10\.0\.0\.8 can't reach this process$"):
+            await begun(executor, 1)
+        assert launcher.starts < 9
 
 
 async def test_a_disk_that_is_full_here_is_said_and_costs_no_attempts() -> None:

@@ -31,7 +31,7 @@ from manyhands.engine.executors.handshake import NAME_BYTES, SECRET_BYTES, Gate
 from manyhands.engine.executors.node_folder import ReturnedFiles, Returns, Shipment
 from manyhands.engine.executors.processes import how_ended, open_log
 from manyhands.engine.executors.remote import UNREACHABLE, Call
-from manyhands.engine.executors.workers import Death
+from manyhands.engine.executors.workers import Death, FailedStart
 from manyhands.io.files import mask_secrets
 from manyhands.processes.interpreters import PYTHONPATH, module_path, python_command
 
@@ -205,7 +205,7 @@ class ClusterLauncher:
             async with asyncio.timeout(FURNISH_SECONDS):
                 answer = await channel.receive()
             if isinstance(answer, wire.Unusable):
-                raise UserError(f"the node {expected.address}: {answer.message}")
+                raise FailedStart(f"the node {expected.address}: {answer.message}", expected.node, unusable=True)
             if not isinstance(answer, wire.Missing):
                 raise await self._why_lost(expected)
             for path in answer.paths:
@@ -215,7 +215,7 @@ class ClusterLauncher:
             raise ConnectionError(f"a worker on {expected.address} did not take what it needs in time") from error
         return _Remote(self, expected, channel, answer, self._returns.of_worker(expected.address))
 
-    async def _why_lost(self, expected: _Expected) -> OSError:
+    async def _why_lost(self, expected: _Expected) -> ConnectionError | FailedStart:
         """What became of a worker that connected and said no more: of one that ended by itself, no machine is to blame."""
         lost = f"a worker on {expected.address} was lost before it began"
         try:
@@ -225,7 +225,7 @@ class ClusterLauncher:
             return ConnectionError(lost)
         if death.node_lost or death.others_too:
             return ConnectionError(f"{lost} ({death.how})")
-        return OSError(0, f"{lost} ({death.how}); see {self._log_name}")
+        return FailedStart(f"{lost} ({death.how}); see {self._log_name}", expected.node)
 
     async def _send(self, channel: wire.Channel, path: str) -> None:
         if path not in self._shipment:
@@ -291,8 +291,8 @@ class ClusterLauncher:
             case {"placed": _, "node": node, "address": address}:
                 expected.node, expected.address = node, address
                 expected.placed.set()
-            case {"unusable": _, "why": why}:
-                _refuse(expected.channel, UserError(why))
+            case {"unusable": _, "why": why, "node": node}:
+                _refuse(expected.channel, FailedStart(why, node, unusable=True))
             case {"ended": _, "code": code, "printed": printed}:
                 if code != 0:
                     self._note(f"worker on {expected.address}, {how_ended(code)}:\n{printed}")
@@ -302,7 +302,7 @@ class ClusterLauncher:
                 else:
                     said = printed.strip().rpartition("\n")[2]
                     why = f"a worker on {expected.address} ended before it began ({said or how_ended(code)})"
-                _refuse(expected.channel, OSError(0, why))
+                _refuse(expected.channel, FailedStart(why, expected.node))
                 _end(expected, Death(how_ended(code), well=code == 0))
             case {"ended": _, "how": how, "node_lost": lost}:
                 _refuse(expected.channel, ConnectionError(f"a worker{_on(expected)} was lost: {how}"))
@@ -349,6 +349,7 @@ class _Remote:
     ) -> None:
         self.channel = channel
         self.node = expected.node
+        self.address = expected.address
         self.name = f"process {answer.process} on {expected.address}"
         self.attempts = frozenset(answer.attempts)
         self._launcher = launcher

@@ -4,7 +4,7 @@ Ray is kept out of the owner: its core takes over signals, and ends the process 
 and says what happened. When the owner dies so does this process, and with it Ray ends all actors of it.
 
 In come ``{"begin": {...}}`` first, then ``{"start": NAME, "call": TEXT, "near": NODE}``, ``{"kill": NAME}``. Out go ``{"ready": ADDRESS}``
-or ``{"error": TEXT}``; ``{"placed": NAME, "node": ID, "address": TEXT}``, ``{"unusable": NAME, "why": TEXT}``, and
+or ``{"error": TEXT}``; ``{"placed": NAME, "node": ID, "address": TEXT}``, ``{"unusable": NAME, "why": TEXT, "node": ID}``, and
 ``{"ended": NAME, "code": NUMBER, "printed": TEXT}`` or ``{"ended": NAME, "how": TEXT, "node_lost": BOOL}``; ``{"draining": [ID, ...]}``.
 """
 
@@ -118,7 +118,7 @@ class Placer:
             return
         about = done.result()
         if (why := unlike_us(about)) is not None:
-            self._unusable(name, why)
+            self._unusable(name, why, about["node"])
             return
         if name not in self._actors:  # killed meanwhile
             return
@@ -126,9 +126,9 @@ class Placer:
         self._say({"placed": name, "node": about["node"], "address": about["address"]})
         self._when_done(self._actors[name].work.remote(self._run_id, call), lambda done: self._worked(name, done))
 
-    def _unusable(self, name: str, why: str) -> None:
+    def _unusable(self, name: str, why: str, node: str = "") -> None:
         self.kill(name)
-        self._say({"unusable": name, "why": why[:MAX_TEXT]})
+        self._say({"unusable": name, "why": why[:MAX_TEXT], "node": node})
 
     def _worked(self, name: str, done: Future[Any]) -> None:
         if (error := done.exception()) is not None:

@@ -111,7 +111,7 @@ class ProcessLauncher:
 class _Process:
     """A worker process."""
 
-    node = ""
+    node = address = ""
     attempts: frozenset[str] = frozenset()
 
     def __init__(

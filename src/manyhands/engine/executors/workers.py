@@ -19,6 +19,7 @@ from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserE
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState
 from manyhands.core.redaction import describe
+from manyhands.core.text import counted
 from manyhands.engine.attempt import AttemptResult, Claim, Failed, Journal, Stopped
 from manyhands.engine.backlog import Waiters
 from manyhands.engine.contract import CallReport, OneOf
@@ -33,13 +34,27 @@ START_SECONDS = 60.0
 GRACE_SECONDS = 30.0
 GATHER_SECONDS = 10.0
 """Seconds for which items that were begun wait for a worker on the node where they were: after the first worker is ready, and after one
-of that node was lost."""
+of that node was lost. Also those for which a run without a worker waits for one on another node after one can't be used."""
 HOPELESS_SECONDS = 60.0
 """Seconds after which a run ends of which every worker was lost before it began."""
 RETRY_SECONDS = 1.0
-"""Seconds after which a worker that did not start on another machine is asked for again."""
+"""Seconds after which a worker that did not start on another machine is asked for again. The time doubles with each further one that its
+node failed."""
+MAX_RETRY_SECONDS = 60.0
 FAILED_STARTS = 3
-"""Workers in a row that died before they were ready, after which the run stops."""
+"""Workers in a row that died on a machine before they were ready, after which it can't be used."""
+MIN_FAILED_STARTS = 2
+"""Workers that are asked for at least before a run ends because no node can be used: the second one is another node's, if there is any."""
+
+
+class FailedStart(ManyhandsError):
+    """A worker did not get ready on a node; the message is for people, and names it."""
+
+    def __init__(self, why: str, node: str = "", *, unusable: bool = False) -> None:
+        """``node``: as of ``Launched``; empty if it isn't known. ``unusable``: a person has to change something there."""
+        super().__init__(why)
+        self.node = node
+        self.unusable = unusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,8 @@ class Launched(Protocol):
     """For people: ``process 4711``, or ``process 4711 on 10.0.0.7``."""
     node: str
     """The machine that it is on; empty for this one."""
+    address: str
+    """That of the node, for people; empty for this one."""
     attempts: frozenset[str]
     """The attempts whose workspaces were on its node when it began, as ``3-1``: item 3, attempt 1. Empty for this machine."""
 
@@ -95,8 +112,8 @@ class Launcher(Protocol):
         ...
 
     async def start(self, near: str) -> Launched:
-        """Start a worker, on the node ``near`` if that is named and has room. Raises OSError if that can't be done now (ConnectionError if
-        it was lost on the way), UserError if it never will be."""
+        """Start a worker, on the node ``near`` if that is named and has room. Raises FailedStart if it can't begin on its node, OSError if
+        that can't be done now (ConnectionError if it was lost on the way), StorageError or UserError if it never will be."""
         ...
 
     async def close(self) -> None:
@@ -122,8 +139,8 @@ class _Worker:
     """Kept for an item that has to be alone."""
     draining: bool = False
     """It ends what it has, and gets nothing more."""
-    unusable: bool = False
-    """It can't begin, nor could another one in its place."""
+    unusable: str = ""
+    """Why it can't begin, nor could another one on its node."""
     lost: bool = False
 
     @property
@@ -151,6 +168,7 @@ class WorkerExecutor:
         one_item_a_process: bool = False,
         grace: float = GRACE_SECONDS,
         gather: float = GATHER_SECONDS,
+        retry: float = RETRY_SECONDS,
         state_of: Callable[[str], ItemState | None] = lambda attempt: ItemState.PENDING,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -158,8 +176,9 @@ class WorkerExecutor:
         (None: as many as the workers can have); if the workers can have more, each item is reason enough for another worker.
         ``one_item_a_process``: more items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take
         to end an item that is past its time limit, before the worker is killed. ``gather``: seconds
-        for which items wait for a worker on the node where they were begun. ``state_of``: the state of the item of an attempt (``3-1``);
-        None if nobody goes on with that attempt. ``notice`` gets what a person should know."""
+        for which items wait for a worker on the node where they were begun, and a run for its first worker once a node can't be used.
+        ``retry``: seconds after which a worker that did not start on a node is asked for again. ``state_of``: the state of the item of an
+        attempt (``3-1``); None if nobody goes on with that attempt. ``notice`` gets what a person should know."""
         self._launcher = launcher
         self._begin = begin
         self._journal = journal
@@ -172,10 +191,13 @@ class WorkerExecutor:
         self._pause = Pause()
         self._grace = grace
         self._gather_seconds = gather
+        self._retry_seconds = retry
         self._state_of = state_of
         self._notice = notice
         self._told: set[str] = set()
         self._workers: list[_Worker] = []
+        self._ending: set[_Worker] = set()
+        """Those that were lost, whose ends are waited for."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawning: set[asyncio.Task[None]] = set()
         self._by_load = ByLoad[_Worker]()
@@ -200,7 +222,14 @@ class WorkerExecutor:
         self._waiting: set[int] = set()
         """Items that wait for a worker, but for those that were cancelled meanwhile."""
         self._ticket = 0
-        self._failed_starts = 0
+        self._failures = Counter[str]()
+        """By nodes: the workers that did not get ready there, in a row."""
+        self._unusable_nodes: dict[str, str] = {}
+        """Why the nodes that can't be used can't be."""
+        self._told_nodes: set[str] = set()
+        self._hopes: set[asyncio.Task[None]] = set()
+        """What asks for workers of which none has had a node yet that can't be used."""
+        self._despair: asyncio.TimerHandle | None = None
         self._lost_since: float | None = None
         """Since when every worker that Ray placed was lost before it began."""
         self._unusable: str | None = None
@@ -307,6 +336,7 @@ class WorkerExecutor:
             return
         self._closing = True
         self._gathered()
+        self._trust()
         if self._launcher.places:  # those that are not there yet may never come
             for task in self._spawning:
                 task.cancel()
@@ -342,34 +372,99 @@ class WorkerExecutor:
         """Start further workers, as many as there is room for."""
         for _ in range(more):
             if self._launcher.places:
-                self._background(self._spawn_patiently())
+                self._ask()
             elif self._closing or self._stopping or await self._spawn() is not None:
                 return
 
-    async def _spawn_patiently(self, near: str = "") -> None:
-        """Start a worker where somebody else decides when that can be done. What goes wrong may go well the next time. ``near``: the node
-        that lost one, whose items wait for this one."""
-        while not (self._closing or self._stopping or self._unusable):
+    def _ask(self, near: str = "", delay: float = 0.0, *, hope: bool = True) -> asyncio.Task[None]:
+        """Ask for a worker where somebody else decides when and where it starts. ``near``: the node that lost one, whose items wait for
+        this one. ``delay``: in so many seconds. ``hope``: not in place of one whose node can't be used."""
+        task = self._background(self._spawn_patiently(near, delay))
+        if hope:
+            self._hopes.add(task)
+            task.add_done_callback(self._hopes.discard)
+        return task
+
+    async def _spawn_patiently(self, near: str, delay: float) -> None:
+        """Start a worker. What goes wrong may go well the next time, or on another node."""
+        while True:
+            await asyncio.sleep(delay)
+            if self._closing or self._stopping or self._unusable:
+                return
+            delay = self._retry_seconds
             try:
                 await self._started(near)
                 return
+            except FailedStart as error:
+                delay = self._failed(error)
             except ConnectionError as error:  # it was lost before it began, for which no worker is to blame
                 if self._is_hopeless():
                     self._fail_to_start(str(error))
             except OSError as error:
-                self._failed_starts += 1
-                if self._failed_starts >= FAILED_STARTS:
-                    self._fail_to_start(_unable(error))
-                    return
+                delay = self._failed(FailedStart(_unable(error)))
             except (StorageError, UserError) as error:
                 self._fail_to_start(str(error))
                 return
             near = ""
-            await asyncio.sleep(RETRY_SECONDS)
+
+    def _failed(self, failure: FailedStart) -> float:
+        """The seconds after which a worker may be asked for again that did not get ready on a node."""
+        node = failure.node
+        self._failures[node] += 1
+        if not (failure.unusable or self._failures[node] >= FAILED_STARTS):
+            return self._retry_seconds
+        self._unusable_nodes[node] = str(failure)
+        if (task := asyncio.current_task()) is not None:
+            self._hopes.discard(task)
+        self._doubt(str(failure))
+        return min(self._retry_seconds * 2.0 ** min(self._failures[node] - 1, 10), MAX_RETRY_SECONDS)
+
+    def _doubt(self, why: str) -> None:
+        """A node can't be used. The run goes on with the others, and waits for a while for the first worker on one of them."""
+        if not self._launcher.places:
+            self._give_up(why)
+        elif self._has_workers():
+            self._tell_unusable_nodes()
+        elif self._failures.total() >= MIN_FAILED_STARTS and not self._may_start():
+            self._despair_of(why)
+        elif self._despair is None:
+            self._despair = asyncio.get_running_loop().call_later(self._gather_seconds, self._despair_late, why)
+
+    def _may_start(self) -> bool:
+        """Whether a worker is asked for, or getting ready, of which no node has said that it can't be used."""
+        return bool(self._hopes) or any(not worker.unusable for worker in (*self._workers, *self._ending))
+
+    def _despair_late(self, why: str) -> None:
+        self._despair = None
+        if all(worker.unusable for worker in self._workers):  # else one is just getting ready
+            self._despair_of(why)
+
+    def _despair_of(self, why: str) -> None:
+        others = len(self._unusable_nodes) - 1
+        self._give_up(f"{why}; nor can {counted(others, 'other node')} be used" if others > 0 else why)
+
+    def _trust(self, node: str | None = None) -> None:
+        """A worker is ready, on this node."""
+        if node is not None:
+            del self._failures[node]
+            self._unusable_nodes.pop(node, None)
+            self._tell_unusable_nodes()
+        if self._despair is not None:
+            self._despair.cancel()
+            self._despair = None
+
+    def _tell_unusable_nodes(self) -> None:
+        for node, why in self._unusable_nodes.items():
+            if node not in self._told_nodes:
+                self._told_nodes.add(node)
+                self._notice(why)
+
+    def _has_workers(self) -> bool:
+        return any(worker.ready and not worker.unusable for worker in self._workers)
 
     def _fail_to_start(self, why: str) -> None:
         """No further worker can be had. On a cluster the run goes on with those that are there."""
-        if self._launcher.places and any(worker.ready and not worker.unusable for worker in self._workers):
+        if self._launcher.places and self._has_workers():
             self._tell_once(why)
         else:
             self._give_up(why)
@@ -407,7 +502,7 @@ class WorkerExecutor:
         task.add_done_callback(self._spawning.discard)
         try:
             await asyncio.shield(task)
-        except (OSError, StorageError, UserError):
+        except (FailedStart, OSError, StorageError, UserError):
             raise
         except Exception as error:
             raise UserError(f"worker processes can't be started: {describe(error)}") from error
@@ -463,7 +558,8 @@ class WorkerExecutor:
                 self._done(worker, message)
             case wire.Ready():
                 worker.ready = True
-                self._failed_starts, self._lost_since = 0, None
+                self._lost_since = None
+                self._trust(worker.launched.node)
                 self._gather()
                 if self._stopping:
                     worker.channel.send(wire.Stop())
@@ -472,8 +568,8 @@ class WorkerExecutor:
                 self._sort(worker)
                 self._offer(worker)
             case wire.Unusable(text):
-                worker.unusable = self._launcher.places
-                self._fail_to_start(text)
+                worker.unusable = text
+                worker.launched.kill()
             case _:
                 worker.launched.take(message)
 
@@ -650,6 +746,7 @@ class WorkerExecutor:
     async def _lost(self, worker: _Worker) -> None:
         """A worker's channel closed: it died, or had to end."""
         self._forget(worker)
+        self._ending.add(worker)
         worker.channel.close()
         try:
             death = await worker.launched.ended()
@@ -665,6 +762,7 @@ class WorkerExecutor:
         for future in worker.tickets.values():
             if not future.done():
                 future.set_result(result)
+        self._ending.discard(worker)
         if not self._closing:
             await self._replace(worker, death)
 
@@ -681,18 +779,12 @@ class WorkerExecutor:
         self._wake_all()
 
     async def _replace(self, worker: _Worker, death: Death) -> None:
-        if worker.unusable:
-            return
-        if not (worker.ready or worker.draining or death.node_lost):
-            self._failed_starts += 1
-            if self._failed_starts >= FAILED_STARTS:
-                self._fail_to_start(
-                    f"worker processes die before they are ready ({death.how}); see {self._begin.folder}/workers.log"
-                )
-                return
+        failure = self._failure(worker, death)
+        delay = 0.0 if failure is None else self._failed(failure)
         if self._launcher.places:
-            near = "" if death.node_lost or worker.draining else worker.launched.node
-            spawning = self._background(self._spawn_patiently(near))
+            hope = failure is None or failure.node not in self._unusable_nodes
+            near = worker.launched.node if hope and not (death.node_lost or worker.draining) else ""
+            spawning = self._ask(near, delay, hope=hope)
             if near:
                 self._returning[near] += 1
                 self._background(self._let_return(near, spawning))
@@ -701,6 +793,19 @@ class WorkerExecutor:
             if not self._workers and problem is not None:
                 self._give_up(problem)
         self._wake_all()
+
+    def _failure(self, worker: _Worker, death: Death) -> FailedStart | None:
+        """Of a worker that ended: why it could not begin, if its machine is to blame."""
+        node, address = worker.launched.node, worker.launched.address
+        if worker.unusable:
+            why = f"the node {address}: {worker.unusable}" if address else worker.unusable
+            return FailedStart(why, node, unusable=True)
+        if worker.ready or worker.draining or death.node_lost:
+            return None
+        which = f"workers on {address}" if address else "worker processes"
+        return FailedStart(
+            f"{which} die before they are ready ({death.how}); see {self._begin.folder}/workers.log", node
+        )
 
     def _background(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
