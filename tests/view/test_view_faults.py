@@ -552,6 +552,17 @@ def test_a_run_whose_owner_was_killed_says_so(tmp_path: Path, folder: Path) -> N
         assert viewer.errors == ""
 
 
+def test_a_run_whose_workers_were_lost_says_how_often(
+    tmp_path: Path, folder: Path, made: Callable[[str], Path]
+) -> None:
+    lost = made("lost")
+    for cause in ("worker_crash", "node_lost", "timeout"):
+        change(lost, "INSERT INTO failures (item, attempt, at, cause, message) VALUES (1, 1, 0, ?, '')", cause)
+    with viewing(tmp_path, folder) as viewer:
+        page = viewer.page(f"/runs/{viewer.runs()['lost']['run_id']}").words
+        assert "interrupted 2 2 went on, 0 started afresh" in page
+
+
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 51))])
 def test_owners_and_viewers_killed_at_any_instant(tmp_path: Path, folder: Path, seed: int) -> None:
     """What the next viewer shows is what the journal says; the owner's work goes on to its end."""

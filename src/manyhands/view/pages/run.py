@@ -159,6 +159,10 @@ def _facts(run: ShownRun) -> Iterator[Fact]:
         left = left_to_do(ledger)
         if run.is_live and left:
             yield Fact("left", Cell(f"about {duration(left / rate)}"), "at the rate so far")
+    if (lost := summary.get("interruptions")) is not None:
+        count = lost["went_on"] + lost["afresh"]
+        about = f"{lost['went_on']:,} went on, {lost['afresh']:,} started afresh"
+        yield Fact("interrupted", Cell(f"{count:,}", about=about), "executions of items whose workers were lost")
     yield Fact("created", Cell((summary["created_at"] or "").replace("T", " ").removesuffix("Z"), about="UTC"))
 
 
