@@ -66,6 +66,10 @@ class Pretended:
     executed: dict[int, int] = field(default_factory=dict)
     """The tickets of the items that it executes."""
 
+    over: list[str] = field(default_factory=list)
+    """The attempts of which it is to remove what is on its node."""
+    leaves: bool = True
+    """Whether it ends when it is told to."""
     taken: Callable[[], None] = lambda: None
     """Called for a message that is for its launcher."""
 
@@ -88,7 +92,9 @@ class Pretended:
             match message:
                 case wire.Execute(ticket, claim):
                     self.executed[claim.item.number] = ticket
-                case wire.Farewell():
+                case wire.Over(attempt):
+                    self.over.append(attempt)
+                case wire.Farewell() if self.leaves:
                     self.kill()
 
     def end(self, number: int) -> None:
@@ -304,6 +310,32 @@ async def test_an_item_that_is_to_be_alone_on_a_node_that_goes_is_executed_on_an
         found.end(6)
         assert (await alone, found.node != "node-0") == (DONE, True)
         assert await asyncio.gather(*others) == [DONE] * 6
+
+
+async def test_what_an_attempt_left_on_a_node_is_removed_by_a_worker_that_stays_there() -> None:
+    async with placing(4, places=False) as (executor, launcher, _):
+        workers = launcher.workers
+        tasks = [begun(executor, number) for number in range(4)]
+        await until(lambda: all(worker.executed for worker in workers))
+        of = {number: worker for worker in workers for number in worker.executed}
+        leaving, staying = workers[:2]
+        leaving.leaves = False
+        launcher.drain("node-0")
+        number, other = (next(iter(worker.executed)) for worker in (leaving, staying))
+        leaving.end(number)
+        await tasks[number]
+        executor.over(number, 1, failed=True)
+        await until(lambda: staying.over == [f"{number}-1"])
+        leaving.leaves = True
+        for number, worker in of.items():
+            if worker is not leaving:
+                worker.end(number)
+        await asyncio.gather(*tasks)
+        executor.over(other, 1, failed=True)  # all of its node are gone, or going
+        far = workers[2]
+        executor.over(next(number for number in of if of[number] is far), 1, failed=True)
+        await until(lambda: far.over != [] or workers[3].over != [])
+        assert leaving.over == []
 
 
 async def test_a_worker_that_starts_on_a_node_that_goes_gets_nothing() -> None:

@@ -147,6 +147,11 @@ class _Worker:
     def takes_items(self) -> bool:
         return self.ready and not (self.reserved or self.draining or self.lost)
 
+    @property
+    def is_leaving(self) -> bool:
+        """It was told to end."""
+        return self.draining and not self.tickets
+
     def free_slots(self, concurrency: int) -> int:
         return concurrency - len(self.tickets) if self.takes_items else 0
 
@@ -328,8 +333,9 @@ class WorkerExecutor:
         name = f"{item}-{attempt}"
         if (node := self._homes.pop(name, None)) is None:
             return
-        if workers := self._nodes.get(node):  # else the next one there says what it finds
-            workers[0].channel.send(wire.Over(name, failed))
+        staying = [each for each in self._nodes.get(node, ()) if not (each.unusable or each.is_leaving)]
+        if staying:  # else the next one there says what it finds
+            min(staying, key=lambda each: (each.draining, not each.ready)).channel.send(wire.Over(name, failed))
 
     async def close(self) -> None:
         if self._closing:
@@ -365,7 +371,7 @@ class WorkerExecutor:
         self._wake_all()
 
     def _end_if_drained(self, worker: _Worker) -> None:
-        if worker.draining and not worker.tickets:
+        if worker.is_leaving:
             worker.channel.send(wire.Farewell(over=False))
 
     async def _grow(self, more: int) -> None:
@@ -674,7 +680,7 @@ class WorkerExecutor:
     def _worker_of(self, group: str) -> _Worker | None:
         """The worker that executes a group: the same for as long as it lives, and one that is to go until it has ended what it has."""
         worker = self._groups.get(group)
-        if worker is None or (worker.draining and not worker.tickets):
+        if worker is None or worker.is_leaving:
             able = (each for each in self._workers if not each.draining)  # also one that is just starting
             worker = min(able, key=lambda each: len(each.groups), default=None)
             if worker is not None:
