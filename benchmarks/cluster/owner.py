@@ -148,9 +148,6 @@ class SimulatedOne:
     async def ended(self) -> Death:
         return Death("closed")
 
-    async def close(self) -> None:
-        return
-
 
 @dataclass(slots=True)
 class Busy:

@@ -68,6 +68,9 @@ class Pretended:
 
     over: list[str] = field(default_factory=list)
     """The attempts of which it is to remove what is on its node."""
+    clearing: float = 0.0
+    """Seconds that it takes to clear away what it left behind."""
+    cleared: bool = False
     leaves: bool = True
     """Whether it ends when it is told to."""
     taken: Callable[[], None] = lambda: None
@@ -80,10 +83,9 @@ class Pretended:
         self.other.close()
 
     async def ended(self) -> Death:
+        await asyncio.sleep(self.clearing)
+        self.cleared = True
         return self.death
-
-    async def close(self) -> None:
-        return
 
     async def listen(self) -> None:
         if self.says_ready:
@@ -95,6 +97,8 @@ class Pretended:
                 case wire.Over(attempt):
                     self.over.append(attempt)
                 case wire.Farewell() if self.leaves:
+                    for number in range(300):
+                        self.other.send(wire.Stays(f"{number}-1", ""))
                     self.kill()
 
     def end(self, number: int) -> None:
@@ -336,6 +340,30 @@ async def test_what_an_attempt_left_on_a_node_is_removed_by_a_worker_that_stays_
         executor.over(next(number for number in of if of[number] is far), 1, failed=True)
         await until(lambda: far.over != [] or workers[3].over != [])
         assert leaving.over == []
+
+
+async def test_the_end_of_a_worker_that_was_just_lost_is_waited_for_when_the_run_closes() -> None:
+    async with placing(2) as (executor, launcher, _):
+        await until(lambda: len(launcher.workers) == 2)
+        task = begun(executor, 1)
+        await until(lambda: any(worker.executed for worker in launcher.workers))
+        lost = next(worker for worker in launcher.workers if worker.executed)
+        lost.clearing = 0.1
+        lost.kill()
+        await settled()
+        await executor.close()
+        assert lost.cleared
+        assert isinstance(await task, Failed)
+
+
+async def test_all_that_workers_say_before_they_end_is_heard_when_the_run_closes() -> None:
+    heard = []
+    async with placing(2) as (executor, launcher, _):
+        await begun_and_ended(executor, launcher)
+        for worker in launcher.workers:
+            worker.taken = lambda: heard.append(1)
+        await executor.close()
+    assert len(heard) == 300 * len(launcher.workers)
 
 
 async def test_a_worker_that_starts_on_a_node_that_goes_gets_nothing() -> None:

@@ -375,16 +375,6 @@ class _Remote:
         self._launcher.forget(self._expected.name)
         return death
 
-    async def close(self) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await asyncio.shield(self._expected.end)
-        except TimeoutError:
-            self._launcher.tell_kill(self._expected.name)
-        self.channel.close()
-        self._files.close()
-        self._launcher.forget(self._expected.name)
-
 
 def _on(expected: _Expected) -> str:
     return f" on {expected.address}" if expected.node else ""

@@ -142,10 +142,6 @@ class _Process:
             self._died.append(self._process.pid)
         return Death(how_ended(code), well=code == 0)
 
-    async def close(self) -> None:
-        await self._exit_code()
-        kill_strays(self._run_id, self._process.pid)
-
     async def _exit_code(self) -> int:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):

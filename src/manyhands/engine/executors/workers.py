@@ -29,6 +29,10 @@ from manyhands.engine.journal.records import StepRow
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.engine.pause import Pause
 
+CLOSE_SECONDS = 10.0
+"""That workers may take to end once they were asked to."""
+KILL_SECONDS = 5.0
+"""The same once they were killed."""
 START_SECONDS = 60.0
 """That a worker may take to get ready once it is there."""
 GRACE_SECONDS = 30.0
@@ -94,10 +98,6 @@ class Launched(Protocol):
 
     async def ended(self) -> Death:
         """Wait for its end, which its closed channel announced, and clear away what it left behind. Bounded."""
-        ...
-
-    async def close(self) -> None:
-        """The same of a worker that was asked to end; it is killed if it doesn't."""
         ...
 
 
@@ -204,6 +204,8 @@ class WorkerExecutor:
         self._ending: set[_Worker] = set()
         """Those that were lost, whose ends are waited for."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._listening: set[asyncio.Task[None]] = set()
+        """What hears each worker, and clears away after it."""
         self._spawning: set[asyncio.Task[None]] = set()
         self._by_load = ByLoad[_Worker]()
         """Those that take items."""
@@ -355,12 +357,23 @@ class WorkerExecutor:
             else:
                 worker.channel.close()
         try:
-            await asyncio.gather(*(worker.launched.close() for worker in workers))
+            await self._all_ended()
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._launcher.close()
+
+    async def _all_ended(self) -> None:
+        """Hear what each worker still has to say, and wait until it has ended, and what it left behind was cleared away; also of those
+        that were lost before. One that doesn't end is killed."""
+        late = set(self._listening)
+        if late:
+            _, late = await asyncio.wait(late, timeout=CLOSE_SECONDS)
+        if late:
+            for worker in self._workers:
+                worker.launched.kill()
+            await asyncio.wait(late, timeout=KILL_SECONDS)
 
     def _drain(self, node: str) -> None:
         self._leaving.add(node)
@@ -499,6 +512,8 @@ class WorkerExecutor:
             await self._started()
         except OSError as error:
             return _unable(error)
+        except UserError as error:
+            return str(error)
         return None
 
     async def _started(self, near: str = "") -> None:
@@ -531,7 +546,9 @@ class WorkerExecutor:
         if launched.node in self._leaving:  # it was placed there just before that was known
             worker.draining = True
             self._end_if_drained(worker)
-        self._background(self._listen(worker))
+        listening = self._background(self._listen(worker))
+        self._listening.add(listening)
+        listening.add_done_callback(self._listening.discard)
 
     async def _listen(self, worker: _Worker) -> None:
         try:
