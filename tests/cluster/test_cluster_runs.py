@@ -8,13 +8,14 @@ import json
 import os
 import random
 import shutil
+import signal
 import site
 import sys
 import threading
 import time
 import venv
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from tests.support.commands import (
     Command,
     Ended,
     SimulatedProcess,
+    alive,
+    children,
     environment,
     ledger,
     one_line,
@@ -38,7 +41,7 @@ from tests.support.commands import (
     write_prompts,
 )
 from tests.support.made_tasks import make_task
-from tests.support.ray_clusters import Cluster, required, two_nodes
+from tests.support.ray_clusters import END_SECONDS, Cluster, required, two_nodes
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 110.0
@@ -285,6 +288,67 @@ def test_nodes_may_come_and_go(tmp_path: Path, cluster: Cluster) -> None:
     with closing(JournalReader(tmp_path / "data/r")) as reader:
         assert {(row.attempt, row.performances) for row in reader.items()} == {(1, 1)}
     cluster.remove(leaving)
+
+
+HOLDS = """
+'''A tool that ends nothing that it started.'''
+import os, pathlib, signal, subprocess
+
+
+def hold(name: str) -> str:
+    '''Hold.'''
+    started = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+    forked = os.fork()
+    if not forked:
+        os.setsid()
+        signal.pause()
+    notes = pathlib.Path({folder!r})
+    (notes / f".{{name}}").write_text(f"{{os.getpid()}} {{started}} {{forked}}")
+    (notes / f".{{name}}").rename(notes / name)
+    subprocess.run(["sleep", "600"])
+    return "done"
+"""
+
+
+def _hold(request: RecordedRequest) -> Reply:
+    """A model that calls the tool ``hold``."""
+    call = {"name": "hold", "arguments": json.dumps({"name": prompt_of(request)})}
+    calls = [{"id": "call", "type": "function", "function": call}]
+    return chat_response(None, tool_calls=calls, reasoning="I hold.")
+
+
+def test_nothing_outlives_a_worker_on_a_node_whatever_dies(tmp_path: Path, cluster: Cluster) -> None:
+    """The owner is stopped meanwhile, so that no other worker begins there, which would end what it finds."""
+    if len(cluster.nodes) < 2:
+        cluster.add().wait()
+    (notes := tmp_path / "notes").mkdir()
+    (tmp_path / "holds.py").write_text(HOLDS.format(folder=str(notes)))
+    write_prompts(tmp_path / "prompts.jsonl", "abcd")
+    words = ("--executor=ray", f"--ray_address={cluster.address}", "--num_workers=4", "--concurrency=1")
+    with ServerThread(_hold) as server:
+        model = (f"--base_url={server.base_url}", "--model=m", "--api_key=k", "--tools=holds.py", "--batch_size=4")
+        with Command("batch", "prompts.jsonl", *model, *words, "--run_name=r", folder=tmp_path) as command:
+            assert command.wait_until(lambda: len(list(notes.glob("[a-d]"))) == 4, seconds=SECONDS), command.said
+            command.send(signal.SIGSTOP)
+            killed_worker, killed_actor, killed_both, lost_owner = (
+                [int(word) for word in path.read_text().split()] for path in sorted(notes.iterdir())
+            )
+            actors = {child: pid for node in cluster.nodes for pid in node.actors() for child in children(pid)}
+            for victim in (killed_worker[0], actors[killed_actor[0]], actors[killed_both[0]], killed_both[0]):
+                with suppress(ProcessLookupError):  # a worker whose actor was killed may be gone already
+                    os.kill(victim, signal.SIGKILL)
+            assert all_end([*killed_worker, *killed_actor, *killed_both])
+            assert all(map(alive, lost_owner))
+            command.kill()
+            assert all_end(lost_owner)
+
+
+def all_end(processes: list[int]) -> bool:
+    """Whether processes end, within some time."""
+    end = time.monotonic() + END_SECONDS
+    while any(map(alive, processes)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not any(map(alive, processes))
 
 
 @pytest.mark.parametrize(

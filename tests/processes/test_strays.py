@@ -59,6 +59,44 @@ def test_marked_processes_are_killed_and_others_spared() -> None:
         other.wait()
 
 
+LONE = """
+import os, sys
+from manyhands.processes.children import LoneGuard
+
+guard = LoneGuard([f"STRAY_TEST={mark}" for mark in sys.argv[1:]])
+assert open(f"/proc/self/task/{os.getpid()}/children").read() == ""
+print(flush=True)
+if input():
+    guard.dismiss()
+"""
+
+
+@pytest.mark.parametrize("dismissed", [False, True])
+def test_a_lone_guard_ends_what_has_one_of_its_marks_when_its_owner_is_killed(dismissed: bool) -> None:
+    marks = [secrets.token_hex(8) for _ in range(2)]
+    sleepers = [
+        subprocess.Popen(["sleep", "60"], env={"STRAY_TEST": mark}, start_new_session=True)
+        for mark in (*marks, marks[0] + "x")
+    ]
+    owner = subprocess.Popen([sys.executable, "-c", LONE, *marks], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        assert owner.stdout.readline()
+        if dismissed:
+            owner.communicate(b"dismiss\n", timeout=20)
+            assert owner.returncode == 0
+            time.sleep(0.3)
+        else:
+            owner.kill()
+            assert [sleeper.wait(20) for sleeper in sleepers[:2]] == [-9, -9]
+        assert [sleeper.poll() for sleeper in sleepers[2 * (not dismissed) :]] == [None] * (3 if dismissed else 1)
+    finally:
+        for process in (owner, *sleepers):
+            process.kill()
+            process.communicate()
+
+
 @pytest.mark.parametrize("ended", [0, 3000])
 def test_a_chain_whose_processes_end_at_once_is_killed(tmp_path: Path, ended: int) -> None:
     """Each process makes the next and is gone, most often before anybody could look at it; also where a look at all takes long, as nobody

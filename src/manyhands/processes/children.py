@@ -5,7 +5,7 @@ end is known at once even if a grandchild keeps the output open. Works alike on 
 
 ``Guard`` is a small process that outlives a killed owner just long enough to end what the owner left running, for commands that do not end
 with the process that started them by themselves. It needs a shell and GNU grep; where they are missing, the next opening of the run ends
-what is left.
+what is left. ``LoneGuard`` is one for a process without an event loop, whose children somebody else may end with it.
 """
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 # Ends at a line on its input. At the end of its input without one, its owner is gone: it kills every process whose
-# environment holds $1 (with $3, -x: as a whole entry), or whose tag begins with $2, as often as it finds one (at most ten times).
+# environment holds a line of $1 (with $3, -x: as a whole entry), or whose tag begins with $2, as often as it finds one (at most ten times).
 _SCRIPT = """\
 trap '' HUP INT QUIT TERM
 read -r word && exit 0
@@ -465,6 +465,41 @@ class Guard:
         close_all(lifeline)
         if await self._process.wait_for(2.0) is None:
             self._process.kill()
+
+
+_ALONE = 'exec 3<&0; /bin/sh -c "$0" sh "$@" <&3 3<&- &'
+"""Starts the script above so that it is no child of whoever starts this."""
+
+
+class LoneGuard:
+    """Kills every process with one of ``marks`` (``NAME=value``) in its environment when this process ends without ``dismiss``. It is none
+    of this process's children, so that it is spared where these are ended before it, as Ray does it. Raises OSError, SubprocessError."""
+
+    def __init__(self, marks: Sequence[str]) -> None:
+        watched, self._lifeline = os.pipe()
+        try:
+            subprocess.run(
+                ["/bin/sh", "-c", _ALONE, _SCRIPT, "\n".join(marks), "", "-x"],
+                stdin=watched,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.defpath},
+                cwd="/",
+                start_new_session=True,
+                check=True,
+                timeout=30.0,
+            )
+        except BaseException:
+            close_all(self._lifeline)
+            raise
+        finally:
+            close_all(watched)
+
+    def dismiss(self) -> None:
+        """End it: everything has been ended. To be called once."""
+        with suppress(OSError):  # somebody may have killed it
+            os.write(self._lifeline, b"\n")
+        close_all(self._lifeline)
 
 
 def _open_nowhere() -> int:

@@ -59,9 +59,9 @@ _CLOCKS_DIFFER = 5.0
 """Seconds by which the start of a process and the time of a file may seem to be in the wrong order."""
 
 
-def process_mark(run_id: str) -> str:
-    """The mark for what this process starts on behalf of a run."""
-    return f"{run_id}.{_owner(os.getpid())}"
+def process_mark(run_id: str, process: int | None = None) -> str:
+    """The mark for what this process (or another living one, by its id) starts on behalf of a run."""
+    return f"{run_id}.{_owner(process or os.getpid())}"
 
 
 @cache

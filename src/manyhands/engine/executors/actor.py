@@ -23,7 +23,8 @@ PATIENCE = 1.0
 
 
 class WorkerActor:
-    """Starts a worker process, waits for its end, and clears away what it left. The process dies with the actor."""
+    """Starts a worker process, waits for its end, and clears away what it left. The process dies with the actor, and a guard clears away
+    then what is left of both."""
 
     def about(self) -> dict[str, Any]:
         """What is here: versions, the node and its address."""
@@ -42,19 +43,22 @@ class WorkerActor:
 
     def work(self, run_id: str, call: str) -> tuple[int, str]:
         """Have a worker process answer a call (``remote.Call`` as JSON): its exit code, negative for a signal, and what it printed last."""
+        from manyhands.processes.children import LoneGuard
         from manyhands.processes.interpreters import PYTHONPATH, module_path, python_command
-        from manyhands.processes.strays import MARK, kill_strays, process_mark
+        from manyhands.processes.strays import MARK, kill_marked, kill_strays, process_mark
 
+        inherited = process_mark(run_id)
         process = subprocess.Popen(
             python_command("manyhands.engine.executors.remote"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, MARK: process_mark(run_id), PYTHONPATH: module_path()},
+            env={**os.environ, MARK: inherited, PYTHONPATH: module_path()},
             text=True,
             errors="replace",
         )
+        guard = LoneGuard([f"{MARK}={mark}" for mark in (inherited, process_mark(run_id, process.pid))])
         printed: deque[str] = deque(maxlen=LINES)
         reader = threading.Thread(target=_pass_on, args=(process.stdout, printed), daemon=True)
         reader.start()
@@ -63,6 +67,8 @@ class WorkerActor:
             process.stdin.write(call)
         code = process.wait()
         kill_strays(run_id, process.pid)
+        kill_marked(MARK, inherited)  # what it started with its own environment
+        guard.dismiss()
         reader.join(PATIENCE)
         return code, "".join(printed)
 
