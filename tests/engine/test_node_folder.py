@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.core.errors import UserError
+from manyhands.core.errors import ItemError, UserError
+from manyhands.core.failures import Cause
+from manyhands.core.redaction import REDACTED, protect
+from manyhands.engine.contract import Worlds
 from manyhands.engine.executors import wire
+from manyhands.engine.executors.cluster import ClusterLauncher
 from manyhands.engine.executors.node_folder import (
     CHUNK,
     FOLDER_VARIABLE,
@@ -400,6 +405,56 @@ async def test_a_folder_that_nobody_needs_is_removed_but_for_workspaces_that_sta
         (folder.path / "workspaces/1-1").rmdir()
         await folder.close(workload, over=True)
         assert list(node.iterdir()) == []
+
+
+class Troubled:
+    """Worlds at an engine that does not answer."""
+
+    async def discard(self, folders: Sequence[Path]) -> None:
+        raise ItemError(Cause.SANDBOX_LOST, "the engine does not answer key-4711")
+
+    async def sweep(self, needed: Callable[[Path], bool]) -> Sequence[str]:
+        return ["2 worlds removed"]
+
+    async def kept(self) -> str | None:
+        return None
+
+    async def close(self) -> None:
+        raise OSError(errno.EIO, "can't be closed")
+
+
+class WithWorlds(StepsWorkload):
+    def worlds(self) -> Worlds:
+        return Troubled()
+
+
+async def test_what_a_node_can_not_remove_is_told_to_a_person_once_and_without_secrets(tmp_path: Path) -> None:
+    protect(["key-4711"])
+    run, told = tmp_path / "r", list[str]()
+    workload = WithWorlds({"items": 1, "steps": 1}, run)
+    launcher = ClusterLauncher(run, "id", workload, workload.execution, told.append)
+    async with channels() as (owner, there):
+        folder = await NodeFolder.furnished(there, wire.Furnish("id", ("r",), {}, {}, {}))
+        assert folder is not None
+        assert isinstance(await owner.receive(), wire.Missing)
+        root = folder.path / "workspaces"
+        for attempt in ("1-1", "2-1"):
+            (root / attempt).mkdir(parents=True)
+            assert await folder.over(attempt, False, workload) is None
+        (root / "3-1").symlink_to(tmp_path)
+        other = NodeFolder(folder.path, (), lambda text: there.send(wire.Notice(text)))
+        assert await other.over("3-1", False, StepsWorkload(workload.spec, run)) is None
+        await folder.close(workload, over=True)
+        there.close()
+        while (message := await owner.receive()) is not None:
+            launcher.take(message, Returns(run, ()).of_worker(), "10.0.0.7")
+    await launcher.close()
+    assert [line.partition(" (in ")[0] for line in told] == [
+        f"on 10.0.0.7: workspaces in {root} can't be removed: the engine does not answer {REDACTED}",
+        f"on 10.0.0.7: workspaces that can't be removed stay in {root}",
+        "on 10.0.0.7: 2 worlds removed",
+        "on 10.0.0.7: what ended items left can't be removed: OSError: [Errno 5] can't be closed",
+    ]
 
 
 def test_what_belongs_to_a_machine_does_not_go_to_others() -> None:

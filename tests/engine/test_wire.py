@@ -82,6 +82,7 @@ _OF_NODES = st.one_of(
     st.builds(wire.Content, _NAMES, st.binary(max_size=100), st.booleans(), st.booleans(), st.integers(0, 1 << 64)),
     st.builds(wire.Over, _NAMES, st.none() | st.booleans()),
     st.builds(wire.Stays, _NAMES, _NAMES),
+    st.builds(wire.Notice, _NAMES),
     st.builds(wire.Farewell, st.booleans()),
 )
 

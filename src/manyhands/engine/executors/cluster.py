@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from manyhands.core.errors import UserError
+from manyhands.core.redaction import KNOWN
 from manyhands.core.text import counted, one_line
 from manyhands.engine.contract import Execution, Workload
 from manyhands.engine.executors import wire
@@ -48,6 +49,8 @@ WORD_SECONDS = 3.0
 CLOSE_SECONDS = 10.0
 WAIT_SECONDS = 15.0
 """After which the person hears that there is no room for a worker yet."""
+MAX_NOTICE = 500
+"""Characters of what a worker has to say of its machine."""
 DEFAULT_PORT = 6379
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 """The environment variable that names a cluster where the run's settings don't."""
@@ -95,6 +98,8 @@ class ClusterLauncher:
         self._drain: Callable[[str], None] = lambda node: None
         self._log: IO[bytes] | None = None
         self._kept: dict[str, int] = {}
+        self._told: set[str] = set()
+        """What workers had to say of their machines."""
         self._closing = False
 
     async def open(self, drain: Callable[[str], None]) -> None:
@@ -180,13 +185,18 @@ class ClusterLauncher:
             await asyncio.to_thread(mask_secrets, Path(self._log.name))
 
     def take(self, message: object, files: ReturnedFiles, node: str) -> None:
-        """What a worker has to say of files. Raises StorageError, and ValueError for files that belong nowhere."""
+        """What a worker has to say of its machine. Raises StorageError, and ValueError for files that belong nowhere."""
         match message:
             case wire.Content():
                 files.take(message)
             case wire.Stays(_, folder):
                 where = f"{node}, in {Path(folder).parent}"
                 self._kept[where] = self._kept.get(where, 0) + 1
+            case wire.Notice(text):
+                line = f"on {node}: {one_line(KNOWN.text(text))[:MAX_NOTICE]}"
+                if line not in self._told:
+                    self._told.add(line)
+                    self._notice(line)
 
     def tell_kill(self, name: str) -> None:
         """Have Ray end a worker at once."""

@@ -13,13 +13,14 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from manyhands.core.errors import ManyhandsError, StorageError, UserError
+from manyhands.core.redaction import describe
 from manyhands.engine.contract import Execution, Workload, Worlds
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.reader import JOURNAL, copy_journal
@@ -240,9 +241,11 @@ class ReturnedFiles:
 class NodeFolder:
     """The folder of one run on this machine, as one of its workers uses it."""
 
-    def __init__(self, path: Path, results: Sequence[str]) -> None:
+    def __init__(self, path: Path, results: Sequence[str], notice: Callable[[str], None] = lambda text: None) -> None:
+        """``notice`` gets what a person should know."""
         self.path = path
         self._results = results
+        self._notice = notice
         self._results_here = [path / name for name in results]
         self._known: dict[str, tuple[int, int]] = {}
         """What the owner has of the results, as they were then: when they were changed, and how large they were."""
@@ -253,7 +256,7 @@ class NodeFolder:
     async def furnished(cls, channel: wire.Channel, furnish: wire.Furnish) -> NodeFolder | None:
         """Have everything there that the owner offers. None if the owner is gone. Raises UserError."""
         try:
-            folder = cls(_place(furnish), furnish.results)
+            folder = cls(_place(furnish), furnish.results, lambda text: channel.send(wire.Notice(text)))
             missing = await asyncio.to_thread(folder.missing, furnish.manifest)
             channel.send(wire.Missing(tuple(missing), tuple(folder.attempts()), os.getpid()))
             for name in missing:
@@ -338,11 +341,14 @@ class NodeFolder:
             return None
         if execution.keep_workspaces or (failed is not None and _stays(folder, failed, execution)):
             return None if failed is None else str(folder)
-        if self._worlds is None:
-            self._worlds = workload.worlds()
-        if self._worlds is not None:
-            await self._worlds.discard([folder])
-        await asyncio.to_thread(remove_tree, folder)
+        with self._telling(f"workspaces in {folder.parent} can't be removed"):
+            if self._worlds is None:
+                self._worlds = workload.worlds()
+            if self._worlds is not None:
+                await self._worlds.discard([folder])
+            await asyncio.to_thread(remove_tree, folder)
+            if folder.exists():
+                self._notice(f"workspaces that can't be removed stay in {folder.parent}")
         return None
 
     async def close(self, workload: Workload, *, over: bool) -> None:
@@ -350,12 +356,22 @@ class NodeFolder:
         if over and self._worlds is None:
             self._worlds = workload.worlds()
         if self._worlds is not None:
-            if over:  # what lost workers had may be noted in no folder
-                with suppress(ManyhandsError):
-                    await self._worlds.sweep(Path.is_dir)
-            await self._worlds.close()
+            with self._telling("what ended items left can't be removed"):
+                if over:  # what lost workers had may be noted in no folder
+                    for line in await self._worlds.sweep(Path.is_dir):
+                        self._notice(line)
+                await self._worlds.close()
         if over:
-            await asyncio.to_thread(self._remove)
+            with self._telling(f"what is left in {self.path} can't be removed"):
+                await asyncio.to_thread(self._remove)
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Let a person know why something could not be done. The run goes on, as all that it needs is at the owner."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever an engine or a disk has to say
+            self._notice(f"{what}: {error if isinstance(error, ManyhandsError) else describe(error)}")
 
     def _remove(self) -> None:
         """Remove the folder, but for workspaces that stay. Other workers of the node may be doing the same."""

@@ -129,6 +129,13 @@ class Stays(Message):
 
 
 @dataclass(slots=True)
+class Notice(Message):
+    """Worker to owner: what a person should know of its machine, in one line."""
+
+    text: str
+
+
+@dataclass(slots=True)
 class Farewell(Message):
     """Owner to a worker on another machine: end what is left, and close the connection. ``over``: nothing is left to do, so that the node's
     folder is not needed any more."""
@@ -336,6 +343,7 @@ _MAKERS: tuple[_Maker, ...] = (
     Over,
     Stays,
     Farewell,
+    Notice,
 )
 _NUMBERS = {maker: number for number, maker in enumerate(_MAKERS)}
 
