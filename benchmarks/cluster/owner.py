@@ -138,6 +138,7 @@ class SimulatedOne:
     node: str
     address: str = HOST
     attempts: frozenset[str] = frozenset()
+    may_leave = ""
 
     def take(self, message: object) -> None:
         return

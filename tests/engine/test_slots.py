@@ -61,6 +61,7 @@ class Pretended:
     address: str = "10.0.0.7"
     name: str = "pretended"
     attempts: frozenset[str] = frozenset()
+    may_leave: str = "its folder"
     death: Death = KILLED
     says_ready: bool = True
     executed: dict[int, int] = field(default_factory=dict)
@@ -340,6 +341,22 @@ async def test_what_an_attempt_left_on_a_node_is_removed_by_a_worker_that_stays_
         executor.over(next(number for number in of if of[number] is far), 1, failed=True)
         await until(lambda: far.over != [] or workers[3].over != [])
         assert leaving.over == []
+
+
+@pytest.mark.parametrize("over", [True, False])
+async def test_workers_that_do_not_end_are_named_with_what_they_may_leave(over: bool) -> None:
+    """Of a run that is over they get time to remove all of it, however long they may take otherwise."""
+    async with placing(2, clearing=0.2) as (executor, launcher, told):
+        await until(lambda: len(launcher.workers) == 2)
+        one, other = launcher.workers
+        one.leaves = not over
+        task = begun(executor, 1)
+        await until(lambda: bool(one.executed or other.executed))
+        (one if one.executed else other).end(1)
+        await task
+        executor.over(1, 1, failed=False)
+        await executor.close()
+        assert told == (["the worker pretended had not ended after 0.2 s: its folder may be left"] if over else [])
 
 
 async def test_the_end_of_a_worker_that_was_just_lost_is_waited_for_when_the_run_closes() -> None:

@@ -78,7 +78,7 @@ _SEVERAL = st.lists(_NAMES, max_size=3).map(tuple)
 _MANIFESTS = st.dictionaries(_NAMES, st.tuples(st.integers(0), st.binary(max_size=16)), max_size=3)
 _OF_NODES = st.one_of(
     st.builds(wire.Furnish, _NAMES, _SEVERAL, _MANIFESTS, _TABLES, _TABLES, _SEVERAL, _NAMES),
-    st.builds(wire.Missing, _SEVERAL, _SEVERAL, st.integers(0, 1 << 22)),
+    st.builds(wire.Missing, _SEVERAL, _SEVERAL, st.integers(0, 1 << 22), _NAMES),
     st.builds(wire.Content, _NAMES, st.binary(max_size=100), st.booleans(), st.booleans(), st.integers(0, 1 << 64)),
     st.builds(wire.Over, _NAMES, st.none() | st.booleans()),
     st.builds(wire.Stays, _NAMES, _NAMES),

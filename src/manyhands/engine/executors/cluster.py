@@ -79,7 +79,7 @@ class ClusterLauncher:
     ) -> None:
         """``folder``: the run's; ``notice`` gets what a person should know."""
         self._folder = folder
-        self._run_id = run_id
+        self.run_id = run_id
         self._workload = workload
         self._execution = execution
         self._notice = notice
@@ -125,7 +125,7 @@ class ClusterLauncher:
         self._tell(
             begin={
                 "address": address,
-                "run_id": self._run_id,
+                "run_id": self.run_id,
                 "resources": dict(self._execution.ray_resources),
                 "modules": [str(path) for path in modules],
             }
@@ -362,6 +362,7 @@ class _Remote:
         self.address = expected.address
         self.name = f"process {answer.process} on {expected.address}"
         self.attempts = frozenset(answer.attempts)
+        self.may_leave = f"what is in {answer.folder}, and containers named manyhands-{launcher.run_id}-…"
         self._launcher = launcher
         self._expected = expected
         self._files = files

@@ -258,7 +258,7 @@ class NodeFolder:
         try:
             folder = cls(_place(furnish), furnish.results, lambda text: channel.send(wire.Notice(text)))
             missing = await asyncio.to_thread(folder.missing, furnish.manifest)
-            channel.send(wire.Missing(tuple(missing), tuple(folder.attempts()), os.getpid()))
+            channel.send(wire.Missing(tuple(missing), tuple(folder.attempts()), os.getpid(), str(folder.path)))
             for name in missing:
                 if not await folder.receive(channel, name):
                     return None

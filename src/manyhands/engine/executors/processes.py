@@ -113,6 +113,7 @@ class _Process:
 
     node = address = ""
     attempts: frozenset[str] = frozenset()
+    may_leave = ""
 
     def __init__(
         self,

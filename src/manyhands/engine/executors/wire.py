@@ -93,6 +93,8 @@ class Missing(Message):
     """The attempts whose workspaces are on its node (``3-1``: item 3, attempt 1)."""
     process: int
     """Its id on its node."""
+    folder: str = ""
+    """The node's."""
 
 
 @dataclass(slots=True)

@@ -31,6 +31,8 @@ from manyhands.engine.pause import Pause
 
 CLOSE_SECONDS = 10.0
 """That workers may take to end once they were asked to."""
+CLEARING_SECONDS = 180.0
+"""The same on a node where it has to remove what all items of a run left: twenty containers take an engine several seconds."""
 KILL_SECONDS = 5.0
 """The same once they were killed."""
 START_SECONDS = 60.0
@@ -87,6 +89,8 @@ class Launched(Protocol):
     """That of the node, for people; empty for this one."""
     attempts: frozenset[str]
     """The attempts whose workspaces were on its node when it began, as ``3-1``: item 3, attempt 1. Empty for this machine."""
+    may_leave: str
+    """What may stay on its node if it is killed, for people; empty for this machine."""
 
     def take(self, message: object) -> None:
         """What it has to say that only its launcher understands. Raises StorageError for files that can't be written."""
@@ -174,6 +178,7 @@ class WorkerExecutor:
         grace: float = GRACE_SECONDS,
         gather: float = GATHER_SECONDS,
         retry: float = RETRY_SECONDS,
+        clearing: float = CLEARING_SECONDS,
         state_of: Callable[[str], ItemState | None] = lambda attempt: ItemState.PENDING,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -182,7 +187,8 @@ class WorkerExecutor:
         ``one_item_a_process``: more items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take
         to end an item that is past its time limit, before the worker is killed. ``gather``: seconds
         for which items wait for a worker on the node where they were begun, and a run for its first worker once a node can't be used.
-        ``retry``: seconds after which a worker that did not start on a node is asked for again. ``state_of``: the state of the item of an
+        ``retry``: seconds after which a worker that did not start on a node is asked for again. ``clearing``: seconds that workers on nodes
+        may take to remove what items left there, when a run is over. ``state_of``: the state of the item of an
         attempt (``3-1``); None if nobody goes on with that attempt. ``notice`` gets what a person should know."""
         self._launcher = launcher
         self._begin = begin
@@ -197,6 +203,7 @@ class WorkerExecutor:
         self._grace = grace
         self._gather_seconds = gather
         self._retry_seconds = retry
+        self._clearing_seconds = clearing
         self._state_of = state_of
         self._notice = notice
         self._told: set[str] = set()
@@ -357,22 +364,30 @@ class WorkerExecutor:
             else:
                 worker.channel.close()
         try:
-            await self._all_ended()
+            await self._all_ended(self._clearing_seconds if self._launcher.places and over else CLOSE_SECONDS)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._launcher.close()
 
-    async def _all_ended(self) -> None:
+    async def _all_ended(self, seconds: float) -> None:
         """Hear what each worker still has to say, and wait until it has ended, and what it left behind was cleared away; also of those
-        that were lost before. One that doesn't end is killed."""
+        that were lost before. One that doesn't end in ``seconds`` is killed."""
         late = set(self._listening)
         if late:
-            _, late = await asyncio.wait(late, timeout=CLOSE_SECONDS)
+            _, late = await asyncio.wait(late, timeout=min(seconds, CLOSE_SECONDS))
+        if late and seconds > CLOSE_SECONDS:
+            where = ", ".join(sorted({worker.launched.address for worker in self._workers}))
+            self._notice(f"what items left on {where} is still being removed, which may take {seconds:g} s")
+            _, late = await asyncio.wait(late, timeout=seconds - CLOSE_SECONDS)
         if late:
             for worker in self._workers:
                 worker.launched.kill()
+                if left := worker.launched.may_leave:
+                    self._notice(
+                        f"the worker {worker.launched.name} had not ended after {seconds:g} s: {left} may be left"
+                    )
             await asyncio.wait(late, timeout=KILL_SECONDS)
 
     def _drain(self, node: str) -> None:
