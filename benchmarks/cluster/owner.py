@@ -28,7 +28,8 @@ from manyhands.core.outcomes import Outcome
 from manyhands.engine.contract import Context, Execution, PlannedItem, Workload
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.handshake import NAME_BYTES, SECRET_BYTES, Gate
-from manyhands.engine.executors.workers import Death, WorkerExecutor
+from manyhands.engine.executors.workers.executor import WorkerExecutor
+from manyhands.engine.executors.workers.launching import Death
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.shared import SharedLimits

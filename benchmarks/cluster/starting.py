@@ -17,7 +17,7 @@ from manyhands.engine.attempt import Claim, Ended
 from manyhands.engine.contract import Workload
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.cluster import ClusterLauncher
-from manyhands.engine.executors.workers import WorkerExecutor
+from manyhands.engine.executors.workers.executor import WorkerExecutor
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.shared import SharedLimits

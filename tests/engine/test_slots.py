@@ -18,8 +18,9 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.attempt import Claim, Ended, Failed, Stopped
 from manyhands.engine.contract import Item
 from manyhands.engine.executors import wire
-from manyhands.engine.executors.slots import ByLoad
-from manyhands.engine.executors.workers import Death, FailedStart, WorkerExecutor
+from manyhands.engine.executors.workers.executor import WorkerExecutor
+from manyhands.engine.executors.workers.launching import Death, FailedStart
+from manyhands.engine.executors.workers.slots import ByLoad
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.limits.shared import SharedLimits
 

@@ -428,7 +428,7 @@ class _Session:
         if execution.executor != "ray":
             return ProcessExecutor(begin, self._run_id, self._store, limits, forks=self._forks, **options)
         from manyhands.engine.executors.cluster import ClusterLauncher  # TLS and more that only this needs
-        from manyhands.engine.executors.workers import WorkerExecutor
+        from manyhands.engine.executors.workers.executor import WorkerExecutor
 
         workspaces = self._workspaces()
         launcher = ClusterLauncher(self._store.folder, self._run_id, self._workload, execution, self._notice)

@@ -32,7 +32,7 @@ from manyhands.engine.executors.handshake import NAME_BYTES, SECRET_BYTES, Gate
 from manyhands.engine.executors.node_folder import ReturnedFiles, Returns, Shipment
 from manyhands.engine.executors.processes import how_ended, open_log
 from manyhands.engine.executors.remote import UNREACHABLE, Call
-from manyhands.engine.executors.workers import Death, FailedStart
+from manyhands.engine.executors.workers.launching import Death, FailedStart
 from manyhands.io.files import mask_secrets
 from manyhands.processes.interpreters import PYTHONPATH, module_path, python_command
 

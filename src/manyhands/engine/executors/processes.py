@@ -14,7 +14,8 @@ from typing import IO, Any
 from manyhands.core.errors import StorageError
 from manyhands.engine.attempt import Journal
 from manyhands.engine.executors import wire
-from manyhands.engine.executors.workers import Death, WorkerExecutor
+from manyhands.engine.executors.workers.executor import WorkerExecutor
+from manyhands.engine.executors.workers.launching import Death
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.io.files import mask_secrets
 from manyhands.processes.fork_server import ForkedProcess, ForkServer
