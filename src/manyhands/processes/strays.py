@@ -308,7 +308,7 @@ async def end_session(session: int, since: int, *, grace: float = 0.3) -> None:
         members = await asyncio.to_thread(session_members, session, since)
         if not members:
             return
-        send(sorted(members), signal.SIGKILL)  # a shell before its command, whose end it would report
+        send(oldest_first(members), signal.SIGKILL)
         await asyncio.sleep(_PAUSE)
 
 
@@ -344,10 +344,9 @@ def _kill_all(belongs: Belongs, elders: Callable[[], Set[int]] = frozenset) -> i
     """Kill every process that belongs, until a look at all of them finds none: it may have made others meanwhile. ``elders`` are not looked
     at. Returns how many there were.
 
-    What the first look finds is killed together, the oldest first: a shell must not see the end of its command and go on. What makes
-    another process and ends at once may be gone each time when it is looked at. So from then on it is chased before each look, the newest
-    come first, each is killed as soon as it is found, and a look that missed one is not the last, unless that had ended by the look before
-    (it made none since).
+    What the first look finds is killed together (``oldest_first``). What makes another process and ends at once may be gone each time when
+    it is looked at. So from then on it is chased before each look, the newest come first, each is killed as soon as it is found, and a look
+    that missed one is not the last, unless that had ended by the look before (it made none since).
     """
     killed: set[int] = set()
     missed: set[int] = set()
@@ -364,7 +363,7 @@ def _kill_all(belongs: Belongs, elders: Callable[[], Set[int]] = frozenset) -> i
             elif verdict is None:
                 missed.add(pid)
         if not look:
-            send(reversed(found), signal.SIGKILL)
+            send(oldest_first(found), signal.SIGKILL)
         killed.update(found)
         found_none = 0 if found else found_none + 1
         if not (found or missed - missed_before) or found_none == _LOOKS_IN_VAIN:
@@ -387,6 +386,12 @@ def _chase(belongs: Belongs, elders: Set[int]) -> list[int]:
         else:
             in_vain += 1
     return killed
+
+
+def oldest_first(pids: Iterable[int]) -> list[int]:
+    """In the order in which to kill processes: a shell must not see the end of its command, report it and go on. Ids say little of that
+    order, as they begin anew."""
+    return sorted(pids, key=lambda pid: (started(pid) or 0, pid))
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from manyhands.processes.strays import oldest_first, send
 from manyhands.processes.system.linux import read_all
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -182,9 +183,7 @@ def _kill(folders: tuple[Path, ...]) -> None:
         members = {pid for folder in folders for pid in _members(folder)}
         if not members:
             return
-        for pid in members:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        send(oldest_first(members), signal.SIGKILL)
         time.sleep(0.002)
 
 
