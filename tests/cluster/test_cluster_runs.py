@@ -371,6 +371,16 @@ def test_what_is_killed_anywhere_costs_no_more_than_the_calls_in_flight(
     assert report.kills == len(victims)
 
 
+def test_what_ray_can_not_reserve_is_named(tmp_path: Path, cluster: Cluster) -> None:
+    write_prompts(tmp_path / "d.jsonl", ["one"])
+    words = ("--executor=ray", f"--ray_address={cluster.address}", '--ray_resources={"num_gpus": 1.5}')
+    ended = run("batch", "d.jsonl", "--model=simulated", "--batch_size=1", "--run_name=r", *words, folder=tmp_path)
+    assert ended.code in (1, 2)
+    said = one_line(ended)
+    assert "Ray starts no workers: GPU resource quantities >1 must be whole numbers" in said
+    assert said.endswith("(--ray_resources)")
+
+
 @pytest.mark.slow
 def test_nodes_with_other_versions_get_no_work(tmp_path: Path, cluster: Cluster) -> None:
     """Of one the metadata say that it has another version; the other one has Ray, but not this package."""

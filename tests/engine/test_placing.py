@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import subprocess
 import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.engine.executors.cluster import check_address, host_and_port, listening, shipped_modules
-from manyhands.engine.executors.placing import answers, unlike_us
+from manyhands.engine.executors.placing import Placer, answers, unlike_us
 
 OURS = metadata.version("manyhands")
+ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
 
@@ -31,6 +40,75 @@ def test_a_node_with_other_versions_is_named(about: dict[str, Any], why: str | N
     found = unlike_us({"address": "10.0.0.7", "node": "ab", "manyhands": OURS, "python": PYTHON, **about})
     assert (found or "").startswith(why or "")
     assert (found is None) is (why is None)
+
+
+def test_an_owner_that_is_not_installed_knows_its_version(tmp_path: Path) -> None:
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if "manyhands" not in entry.name:
+            (tmp_path / entry.name).symlink_to(entry)
+    about = {"address": "10.0.0.7", "python": PYTHON, "manyhands": "9.9"}
+    code = f"from manyhands.engine.executors.placing import unlike_us; print(unlike_us({about}))"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(tmp_path)])}
+    ran = subprocess.run([sys.executable, "-S", "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == f"the node 10.0.0.7 has manyhands 9.9, and this machine {OURS}: all must have the same\n", (
+        ran.stderr
+    )
+
+
+class Answering:
+    """Ray, of which a worker's node says something; and a worker of it."""
+
+    util = SimpleNamespace(
+        scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node),
+    )
+
+    def __init__(self, about: object) -> None:
+        self._answer: Future[Any] = Future()
+        self._answer.set_result(about)
+        self.about = SimpleNamespace(remote=lambda: SimpleNamespace(future=lambda: self._answer))
+        self.work = SimpleNamespace(remote=lambda run_id, call: SimpleNamespace(future=Future))
+
+    def options(self, **options: Any) -> Any:
+        return SimpleNamespace(remote=lambda: self._started(**options))
+
+    def remote(self, actor: type) -> Answering:
+        return self
+
+    def kill(self, worker: object) -> None:
+        raise RuntimeError("it is gone")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return []
+
+    def _started(self, scheduling_strategy: str, **_: Any) -> Answering:
+        if scheduling_strategy == "refused":
+            raise ValueError("no such", " resource")
+        if scheduling_strategy == "broken":
+            raise RuntimeError("the head is busy")
+        return self
+
+
+def test_each_request_gets_an_answer_whatever_ray_says(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    about = {"address": "10.0.0.7", "python": PYTHON, "manyhands": OURS}  # without a node
+    orders = [{"start": near, "call": "", "near": near} for near in ("broken", "refused", "unlike")]
+    said = list[dict[str, Any]]()
+
+    def lines() -> Iterator[str]:
+        yield from map(json.dumps, orders)
+        end = time.monotonic() + 20.0
+        while len(said) < 5 and time.monotonic() < end:
+            time.sleep(0.001)
+
+    monkeypatch.setattr("sys.stdin", lines())
+    Placer(Answering(about), "id", {}, said.append).run()
+    assert said == [
+        {"trouble": "RuntimeError: the head is busy"},
+        {"ended": "broken", "how": "the head is busy", "node_lost": False},
+        {"refused": "refused", "why": "no such resource"},
+        {"trouble": "KeyError: 'node'"},
+        {"ended": "unlike", "how": "'node'", "node_lost": False},
+    ]
+    assert "in _placed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

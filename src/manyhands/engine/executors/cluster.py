@@ -99,7 +99,7 @@ class ClusterLauncher:
         self._log: IO[bytes] | None = None
         self._kept: dict[str, int] = {}
         self._told: set[str] = set()
-        """What workers had to say of their machines."""
+        """What was said that is said but once."""
         self._closing = False
 
     async def open(self, drain: Callable[[str], None]) -> None:
@@ -193,10 +193,12 @@ class ClusterLauncher:
                 where = f"{node}, in {Path(folder).parent}"
                 self._kept[where] = self._kept.get(where, 0) + 1
             case wire.Notice(text):
-                line = f"on {node}: {one_line(KNOWN.text(text))[:MAX_NOTICE]}"
-                if line not in self._told:
-                    self._told.add(line)
-                    self._notice(line)
+                self._tell_once(f"on {node}: {one_line(KNOWN.text(text))[:MAX_NOTICE]}")
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._notice(text)
 
     def tell_kill(self, name: str) -> None:
         """Have Ray end a worker at once."""
@@ -294,7 +296,11 @@ class ClusterLauncher:
             for node in message["draining"]:
                 self._drain(node)
             return
-        expected = self._expected.get(message.get("placed") or message.get("unusable") or message.get("ended") or "")
+        if "trouble" in message:
+            self._tell_once(f"Ray did not do as it was asked ({KNOWN.text(message['trouble'])}); see {self._log_name}")
+            return
+        names = (message[key] for key in ("placed", "unusable", "refused", "ended") if key in message)
+        expected = self._expected.get(next(names, ""))
         if expected is None:
             return
         match message:
@@ -303,6 +309,8 @@ class ClusterLauncher:
                 expected.placed.set()
             case {"unusable": _, "why": why, "node": node}:
                 _refuse(expected.channel, FailedStart(why, node, unusable=True))
+            case {"refused": _, "why": why}:
+                _refuse(expected.channel, UserError(f"Ray starts no workers: {why} (--ray_resources)"))
             case {"ended": _, "code": code, "printed": printed}:
                 if code != 0:
                     self._note(f"worker on {expected.address}, {how_ended(code)}:\n{printed}")

@@ -4,8 +4,9 @@ Ray is kept out of the owner: its core takes over signals, and ends the process 
 and says what happened. When the owner dies so does this process, and with it Ray ends all actors of it.
 
 In come ``{"begin": {...}}`` first, then ``{"start": NAME, "call": TEXT, "near": NODE}``, ``{"kill": NAME}``. Out go ``{"ready": ADDRESS}``
-or ``{"error": TEXT}``; ``{"placed": NAME, "node": ID, "address": TEXT}``, ``{"unusable": NAME, "why": TEXT, "node": ID}``, and
-``{"ended": NAME, "code": NUMBER, "printed": TEXT}`` or ``{"ended": NAME, "how": TEXT, "node_lost": BOOL}``; ``{"draining": [ID, ...]}``.
+or ``{"error": TEXT}``; ``{"placed": NAME, "node": ID, "address": TEXT}``, ``{"unusable": NAME, "why": TEXT, "node": ID}``,
+``{"refused": NAME, "why": TEXT}`` where Ray will never start it, and ``{"ended": NAME, "code": NUMBER, "printed": TEXT}`` or
+``{"ended": NAME, "how": TEXT, "node_lost": BOOL}``; ``{"draining": [ID, ...]}``; and ``{"trouble": TEXT}`` for what nobody has foreseen.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from importlib import metadata
 from queue import SimpleQueue
 from typing import Any, TextIO
 
+from manyhands.core import VERSION
 from manyhands.core.text import one_line
 from manyhands.engine.executors import actor
 from manyhands.processes.system import die_with_parent
@@ -46,7 +48,8 @@ class Placer:
     nothing can be asked of it."""
 
     def __init__(self, ray: Any, run_id: str, resources: Mapping[str, float], say: Callable[[dict[str, Any]], None]):
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[str, Callable[[], None]] | None] = SimpleQueue()
+        """What is to be done, and for which worker."""
         self._ray = ray
         self._run_id = run_id
         self._say = say
@@ -65,23 +68,36 @@ class Placer:
         """Do what the owner orders, and what follows from it, until it orders no more."""
         threading.Thread(target=self._read_orders, daemon=True).start()
         threading.Thread(target=self._watch_nodes, daemon=True).start()
-        while (task := self._work.get()) is not None:
-            task()
+        while (work := self._work.get()) is not None:
+            name, task = work
+            try:
+                task()
+            except Exception as error:  # noqa: BLE001 - whatever Ray raises or answers, the owner waits for word of this worker
+                traceback.print_exc()
+                self._say({"trouble": f"{type(error).__name__}: {one_line(str(error))}"[:MAX_TEXT]})
+                self.kill(name)
+                self._ended(name, error)
 
     def _read_orders(self) -> None:
-        for line in sys.stdin:
-            match json.loads(line):
-                case {"start": name, "call": call, "near": near}:
-                    self._work.put(partial(self.start, name, call, near))
-                case {"kill": name}:
-                    self._work.put(partial(self.kill, name))
-        self._work.put(None)
+        try:
+            for line in sys.stdin:
+                match json.loads(line):
+                    case {"start": name, "call": call, "near": near}:
+                        self._work.put((name, partial(self.start, name, call, near)))
+                    case {"kill": name}:
+                        self._work.put((name, partial(self.kill, name)))
+        finally:
+            self._work.put(None)
 
     def start(self, name: str, call: str, near: str) -> None:
         """Have a worker started wherever there is room for it, on the node ``near`` rather than on others if one is named."""
         where = self._near(near, soft=True) if near else "SPREAD"
-        worker = self._actors[name] = self._class.options(**self._options, scheduling_strategy=where).remote()
-        self._when_done(worker.about.remote(), lambda done: self._placed(name, call, done))
+        try:
+            worker = self._actors[name] = self._class.options(**self._options, scheduling_strategy=where).remote()
+        except (TypeError, ValueError) as error:  # of what workers are to reserve
+            self._say({"refused": name, "why": one_line(_words(error))[:MAX_TEXT]})
+            return
+        self._when_done(name, worker.about.remote(), lambda done: self._placed(name, call, done))
 
     def kill(self, name: str) -> None:
         """End a worker at once."""
@@ -91,12 +107,12 @@ class Placer:
 
     def _watch_nodes(self) -> None:
         """Say which nodes are about to go, for as long as the process lives."""
-        from ray._private.state import state  # there is no public way to ask for it
-
         failures = 0
         while True:
             time.sleep(LOOK_SECONDS)
             try:
+                from ray._private.state import state  # there is no public way to ask for it
+
                 draining = set(state.get_draining_nodes()) - self._draining
             except Exception as error:  # noqa: BLE001 - the cluster may be going, or its interface another one
                 failures += 1
@@ -108,8 +124,8 @@ class Placer:
                 self._draining |= draining
                 self._say({"draining": sorted(draining)})
 
-    def _when_done(self, reference: Any, then: Callable[[Future[Any]], None]) -> None:
-        reference.future().add_done_callback(lambda done: self._work.put(partial(then, done)))
+    def _when_done(self, name: str, reference: Any, then: Callable[[Future[Any]], None]) -> None:
+        reference.future().add_done_callback(lambda done: self._work.put((name, partial(then, done))))
 
     def _placed(self, name: str, call: str, done: Future[Any]) -> None:
         if (error := done.exception()) is not None:
@@ -124,7 +140,8 @@ class Placer:
             return
         self._nodes[name] = about["node"]
         self._say({"placed": name, "node": about["node"], "address": about["address"]})
-        self._when_done(self._actors[name].work.remote(self._run_id, call), lambda done: self._worked(name, done))
+        working = self._actors[name].work.remote(self._run_id, call)
+        self._when_done(name, working, lambda done: self._worked(name, done))
 
     def _unusable(self, name: str, why: str, node: str = "") -> None:
         self.kill(name)
@@ -170,7 +187,7 @@ def answers(nodes: Callable[[], list[dict[str, Any]]], node: str) -> bool:
 
 def unlike_us(about: Mapping[str, Any]) -> str | None:
     """Why a node can't execute what this process makes, if it can't."""
-    ours, python = metadata.version("manyhands"), ".".join(map(str, sys.version_info[:2]))
+    ours, python = VERSION, ".".join(map(str, sys.version_info[:2]))
     where = f"the node {about['address']}"
     if about["python"] != python:
         return f"{where} has Python {about['python']}, and this machine {python}: all must have the same"
@@ -179,6 +196,11 @@ def unlike_us(about: Mapping[str, Any]) -> str | None:
     if about["manyhands"] != ours:
         return f"{where} has manyhands {about['manyhands']}, and this machine {ours}: all must have the same"
     return None
+
+
+def _words(error: Exception) -> str:
+    """What an exception says: Ray gives some of it in parts."""
+    return "".join(map(str, error.args))
 
 
 def _brief(error: BaseException) -> str:
