@@ -51,6 +51,7 @@ def test_random_processes_of_sandboxes(tmp_path: Path, executor: str) -> None:
     with SimulatedProcess(tmp_path, latency=0.1) as server:
         words = batch_words(tmp_path, base_url=server.base_url, executor=executor, num_workers=1, concurrency=4)
         with Command(*words) as command:
+            assert command.wait_until(server.count)  # before, it looks whether bubblewrap can be used
             while command.running:
                 victims = [pid for pid in below(command.process.pid) if name_of(pid) in KINDS]
                 if victims:
