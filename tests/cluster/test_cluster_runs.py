@@ -84,6 +84,20 @@ class Place:
         return self._ended[name]
 
 
+LACKING = '''
+"""A tool that can't be had on every node."""
+
+import os
+
+if "LACKS_A_MODULE" in os.environ:
+    raise ImportError("No module named 'extra'")
+
+
+def say(text: str) -> str:
+    """Say something."""
+    return text
+'''
+
 WORKERS = ("--num_workers=2", "--concurrency=5")
 BATCH = ("batch", "examples/prompts.jsonl", "--model=simulated", "--batch_size=10", *WORKERS)
 JOBS = {
@@ -382,8 +396,8 @@ def test_what_ray_can_not_reserve_is_named(tmp_path: Path, cluster: Cluster) -> 
 
 
 @pytest.mark.slow
-def test_nodes_with_other_versions_get_no_work(tmp_path: Path, cluster: Cluster) -> None:
-    """Of one the metadata say that it has another version; the other one has Ray, but not this package."""
+def test_nodes_that_can_not_be_used_get_no_work(tmp_path: Path, cluster: Cluster) -> None:
+    """Of one the metadata say that it has another version, one has Ray, but not this package, and one lacks what a tool imports."""
     other = tmp_path / "other/manyhands-9.9.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: manyhands\nVersion: 9.9\n")
@@ -391,16 +405,19 @@ def test_nodes_with_other_versions_get_no_work(tmp_path: Path, cluster: Cluster)
     nodes = (
         cluster.add('--resources={"other": 1}', cpus=1, environ={"PYTHONPATH": str(other.parent)}),
         cluster.add('--resources={"bare": 1}', cpus=0, python=str(packages / "bin/python")),
+        cluster.add('--resources={"lacking": 1}', cpus=1, environ={"LACKS_A_MODULE": "1"}),
     )
+    (tmp_path / "own.py").write_text(LACKING)
     try:
         for node in nodes:
             node.wait()
         write_prompts(tmp_path / "d.jsonl", ["one"])
         with ServerThread() as server:
-            model = (f"--base_url={server.base_url}", "--model=m", "--api_key=k", "--quiet")
+            model = (f"--base_url={server.base_url}", "--model=m", "--api_key=k", "--quiet", "--tools=own.py")
             for name, why in (
                 ("other", "has manyhands 9.9, and this machine"),
                 ("bare", "manyhands is not installed on"),
+                ("lacking", "No module named 'extra'"),
             ):
                 words = ("--executor=ray", f"--ray_address={cluster.address}", "--batch_size=1", f"--run_name={name}")
                 resources = f'--ray_resources={{"num_cpus": 0, "{name}": 1}}'
@@ -408,12 +425,12 @@ def test_nodes_with_other_versions_get_no_work(tmp_path: Path, cluster: Cluster)
                 assert ended.code in (1, 2)
                 assert why in one_line(ended)
             assert server.requests == []
-        words = ("--executor=ray", f"--ray_address={cluster.address}", "--num_workers=5", "--concurrency=1")
-        write_prompts(tmp_path / "five.jsonl", map(str, range(5)))
-        items = ("batch", "five.jsonl", "--model=simulated", "--batch_size=5", "--quiet", "--run_name=mixed")
-        ended = run(*items, *words, folder=tmp_path, seconds=SECONDS)
+        words = ("--executor=ray", f"--ray_address={cluster.address}", "--num_workers=6", "--concurrency=1")
+        write_prompts(tmp_path / "six.jsonl", map(str, range(6)))
+        items = ("batch", "six.jsonl", "--model=simulated", "--batch_size=6", "--quiet", "--tools=own.py")
+        ended = run(*items, *words, "--run_name=mixed", folder=tmp_path, seconds=SECONDS)
         assert ended.code == 0, ended.err
-        assert "has manyhands 9.9, and this machine" in ended.err
+        assert ended.err.count("has manyhands 9.9, and this machine") == 1
     finally:
         for node in nodes:
             cluster.remove(node)
