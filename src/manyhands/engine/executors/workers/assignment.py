@@ -27,9 +27,9 @@ class Worker:
     launched: Launched
     channel: wire.Channel
     tickets: dict[int, asyncio.Future[AttemptResult]] = field(default_factory=dict)
-    """What it executes, by the numbers under which it does."""
+    """What comes of the items that it executes, by their tickets: each execution has a number of its own."""
     items: dict[int, int] = field(default_factory=dict)
-    """The tickets of the items that it executes, by their numbers."""
+    """The tickets of these items, by their numbers."""
     attempts: dict[int, str] = field(default_factory=dict)
     """On a node: the attempts that it executes (``3-1``), by their tickets."""
     permits: set[int] = field(default_factory=set)
@@ -91,6 +91,7 @@ class Assignment:
         """Who waits for a worker without other items."""
         self._waiting: set[int] = set()
         """Items that wait for a worker, but for those that were cancelled meanwhile."""
+        self._ticket = 0
         self._gathering = gathers
         """Whether workers on further nodes may be about to say which attempts they have."""
         self._gather_seconds = gather
@@ -115,8 +116,7 @@ class Assignment:
             self.gathered()
         elif self._gathering and self._gatherer is None:
             self._gatherer = asyncio.get_running_loop().call_later(self._gather_seconds, self.gathered)
-        self.sort(worker)
-        self._offer(worker)
+        self.freed(worker)
 
     def gathered(self) -> None:
         """Wait for no worker any more that may have what an earlier session left."""
@@ -130,7 +130,7 @@ class Assignment:
         self._leaving.add(node)
         for worker in self._nodes.get(node, ()):
             worker.draining = True
-            self.sort(worker)
+            self._sort(worker)
             worker.end_if_drained()
         self.wake_all()
 
@@ -141,7 +141,7 @@ class Assignment:
         self.ending.add(worker)
         if worker.launched.node:
             self._nodes[worker.launched.node].remove(worker)
-        self.sort(worker)
+        self._sort(worker)
         for group in worker.groups:
             if self._groups.get(group) is worker:
                 del self._groups[group]
@@ -184,18 +184,24 @@ class Assignment:
         finally:
             self._waiting.discard(number)
 
+    def assign(self, worker: Worker, claim: Claim) -> tuple[int, asyncio.Future[AttemptResult]]:
+        """Have a worker execute an item: the ticket of that, and what comes of it."""
+        self._ticket += 1
+        ticket = self._ticket
+        future: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
+        worker.tickets[ticket] = future
+        worker.items[claim.item.number] = ticket
+        self._sort(worker)
+        if worker.launched.node:
+            worker.attempts[ticket] = attempt = _attempt_of(claim)
+            self.homes[attempt] = worker.launched.node
+        return ticket, future
+
     def stop_waiting(self, items: set[int]) -> None:
         """These items need no worker any more."""
         if self._waiting & items:
             self._waiting -= items
             self.wake_all()
-
-    def sort(self, worker: Worker) -> None:
-        """What a worker has, or whether it takes more, has changed."""
-        if worker.takes_items:
-            self._by_load.set(worker, len(worker.tickets))
-        else:
-            self._by_load.remove(worker)
 
     def reserve(self, worker: Worker, reserved: bool) -> None:
         """A worker is kept for an item that has to be alone, or no more."""
@@ -204,7 +210,7 @@ class Assignment:
 
     def freed(self, worker: Worker) -> None:
         """A worker may have a free slot more."""
-        self.sort(worker)
+        self._sort(worker)
         self._offer(worker)
 
     def wake_all(self) -> None:
@@ -254,7 +260,7 @@ class Assignment:
         if claim.group is not None:
             worker = self._worker_of(claim.group)
             return worker, worker
-        home = self.homes.get(attempt_of(claim)) if claim.recorded else None
+        home = self.homes.get(_attempt_of(claim)) if claim.recorded else None
         if home is not None and (able := [each for each in self._nodes.get(home, ()) if not each.draining]):
             return home, max(able, key=self._free_slots)
         if home is not None and self._returning.get(home):
@@ -277,6 +283,13 @@ class Assignment:
     def _free_slots(self, worker: Worker) -> int:
         return self.concurrency - len(worker.tickets) if worker.takes_items else 0
 
+    def _sort(self, worker: Worker) -> None:
+        """What a worker has, or whether it takes more, has changed."""
+        if worker.takes_items:
+            self._by_load.set(worker, len(worker.tickets))
+        else:
+            self._by_load.remove(worker)
+
     def _is_over(self) -> bool:
         if self.unusable is not None:
             raise UserError(self.unusable)
@@ -293,6 +306,6 @@ class Assignment:
         self._alone.wake_all()
 
 
-def attempt_of(claim: Claim) -> str:
+def _attempt_of(claim: Claim) -> str:
     """The name of an attempt: ``3-1``, for item 3, attempt 1."""
     return f"{claim.item.number}-{claim.attempt}"

@@ -16,7 +16,7 @@ from manyhands.core.redaction import describe
 from manyhands.engine.attempt import AttemptResult, Claim, Failed, Journal, Stopped
 from manyhands.engine.contract import CallReport, OneOf
 from manyhands.engine.executors import wire
-from manyhands.engine.executors.workers.assignment import Assignment, Worker, attempt_of
+from manyhands.engine.executors.workers.assignment import Assignment, Worker
 from manyhands.engine.executors.workers.launching import Death, Launched, Launcher
 from manyhands.engine.executors.workers.starting import RETRY_SECONDS, Starting
 from manyhands.engine.journal.records import StepRow
@@ -90,7 +90,6 @@ class WorkerExecutor:
             retry=retry,
             notice=notice,
         )
-        self._ticket = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening: set[asyncio.Task[None]] = set()
         """What hears each worker, and clears away after it."""
@@ -104,16 +103,7 @@ class WorkerExecutor:
         worker = await self._assignment.worker_for(claim)
         if worker is None:
             return Stopped()
-        self._ticket += 1
-        ticket = self._ticket
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[AttemptResult] = loop.create_future()
-        worker.tickets[ticket] = future
-        worker.items[claim.item.number] = ticket
-        self._assignment.sort(worker)
-        if worker.launched.node:
-            self._assignment.homes[attempt_of(claim)] = worker.launched.node
-            worker.attempts[ticket] = attempt_of(claim)
+        ticket, future = self._assignment.assign(worker, claim)
         worker.channel.send(wire.Execute(ticket, claim))
         limit = self._begin.item_timeout
         try:
