@@ -24,6 +24,7 @@ from manyhands.engine.executors.cluster import ClusterLauncher
 from manyhands.engine.executors.node_folder import (
     CHUNK,
     FOLDER_VARIABLE,
+    MAX_IN_LOOP,
     NodeFolder,
     Returns,
     Shipment,
@@ -186,15 +187,16 @@ async def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch:
 # --- What comes back
 
 
-async def returned(node: NodeFolder, returns: Returns) -> list[str]:
-    """Have a node send what is new of its results; which files came."""
+async def returned(node: NodeFolder, returns: Returns, attempt: str | None = None) -> list[str]:
+    """Have a node send what is new of its results (at the end of an attempt); which files came."""
     found = []
     async with channels() as (here, there):
-        await node.bring_back(here)
+        await node.bring_back(here, attempt)
         here.close()
         files = returns.of_worker()
         while (part := await there.receive()) is not None:
-            files.take(part)
+            if (taking := files.take(part)) is not None:
+                await taking
             found += [part.path] if part.last else []
     return found
 
@@ -215,6 +217,69 @@ async def test_what_is_new_of_the_results_comes_back_and_nothing_else(tmp_path: 
     (there / "artifacts/1/a").write_text("changed")
     assert await returned(folder, returns) == ["artifacts/1/a"]
     assert (run / "artifacts/1/a").read_text() == "changed"
+
+
+async def test_an_attempts_end_brings_back_what_is_its_own_or_nobodys(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    for name in ("artifacts/3-1/a", "artifacts/4-1/a", "artifacts/digest", "artifacts/more/a", "targets/4-1/a"):
+        (there / name).parent.mkdir(parents=True, exist_ok=True)
+        (there / name).write_text(name)
+    results = ("artifacts", "targets")
+    folder, returns = NodeFolder(there, results), Returns(tmp_path / "run", results)
+    mine = ["artifacts/3-1/a", "artifacts/digest", "artifacts/more/a", "targets/4-1/a"]
+    assert sorted(await returned(folder, returns, "3-1")) == mine
+    assert await returned(folder, returns) == ["artifacts/4-1/a"]
+
+
+async def test_whether_files_can_be_executed_goes_with_them(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    with closing(Shipment(run, "id", made(run))) as shipment:
+        (run / "one.json").chmod(0o755)
+        folder, _ = await furnish(shipment)
+        assert {name for name in contents(folder.path) if os.access(folder.path / name, os.X_OK)} == {"one.json"}
+        (run / "one.json").chmod(0o644)
+        assert (await furnish(shipment))[1] == ("one.json",)
+        assert (folder.path / "one.json").stat().st_mode & 0o111 == 0
+    (folder.path / "artifacts").mkdir()
+    script = folder.path / "artifacts/script"
+    script.write_text("#!/bin/sh\n")
+    returns = Returns(run, ("artifacts",))
+    for mode in (0o644, 0o755):
+        script.chmod(mode)
+        assert await returned(folder, returns) == ["artifacts/script"]
+        assert bool((run / "artifacts/script").stat().st_mode & 0o111) is (mode == 0o755)
+
+
+async def test_of_large_files_no_more_than_the_beginning_is_written_in_the_loops_thread(tmp_path: Path) -> None:
+    files = Returns(tmp_path, ("artifacts",)).of_worker()
+    parts = [bytes([number]) * CHUNK for number in range(MAX_IN_LOOP // CHUNK + 2)]
+    elsewhere = 0
+    for number, data in enumerate(parts):
+        last = number == len(parts) - 1
+        taking = files.take(part("artifacts/a", data, first=number == 0, last=last))
+        if taking is not None:
+            assert contents(tmp_path).get("artifacts/a") is None
+            await taking
+            elsewhere += 1
+    assert elsewhere == 2
+    assert (tmp_path / "artifacts/a").read_bytes() == b"".join(parts)
+
+
+async def test_nothing_more_comes_while_what_came_is_being_written() -> None:
+    written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async with channels() as (here, there):
+        writing = asyncio.create_task(there.unread(written))
+        await asyncio.sleep(0)
+        for _ in range(20):
+            here.send(part("artifacts/a", bytes(CHUNK)))
+        draining = asyncio.create_task(here.drained())
+        await asyncio.sleep(0.1)
+        assert not draining.done()
+        written.set_result(None)
+        await writing
+        async with asyncio.timeout(20):
+            await draining
+            assert [len((await there.receive()).data) for _ in range(20)] == [CHUNK] * 20
 
 
 def part(path: str, data: bytes, *, first: bool = True, last: bool = True, modified: int = 1) -> wire.Content:
@@ -300,7 +365,8 @@ async def test_a_file_that_is_sent_while_others_end_comes_whole_and_before_what_
         ending = asyncio.gather(*(ends(str(number)) for number in range(4)))
         for _ in range(4):
             while isinstance(message := await owner.receive(), wire.Content):
-                files.take(message)
+                if (taking := files.take(message)) is not None:
+                    await taking
             for name in ("large", message.attempt):
                 assert (run / "artifacts" / name).read_bytes() == (there / "artifacts" / name).read_bytes()
         await ending

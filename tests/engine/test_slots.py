@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,11 +75,11 @@ class Pretended:
     cleared: bool = False
     leaves: bool = True
     """Whether it ends when it is told to."""
-    taken: Callable[[], None] = lambda: None
+    taken: Callable[[], Awaitable[None] | None] = lambda: None
     """Called for a message that is for its launcher."""
 
-    def take(self, message: object) -> None:
-        self.taken()
+    def take(self, message: object) -> Awaitable[None] | None:
+        return self.taken()
 
     def kill(self) -> None:
         self.other.close()
@@ -342,6 +342,25 @@ async def test_what_an_attempt_left_on_a_node_is_removed_by_a_worker_that_stays_
         executor.over(next(number for number in of if of[number] is far), 1, failed=True)
         await until(lambda: far.over != [] or workers[3].over != [])
         assert leaving.over == []
+
+
+async def test_an_item_ends_once_what_was_sent_before_is_taken_and_nobody_else_waits_for_that() -> None:
+    async with placing(2) as (executor, launcher, _):
+        await until(lambda: len(launcher.workers) == 2)
+        tasks = [begun(executor, number) for number in range(2)]
+        await until(lambda: all(worker.executed for worker in launcher.workers))
+        one, other = launcher.workers
+        on_disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        one.taken = lambda: on_disk
+        (number,), (another,) = one.executed, other.executed
+        one.other.send(wire.Content("artifacts/large", b"", first=True, last=True))
+        one.end(number)
+        other.end(another)
+        await tasks[another]
+        await settled()
+        assert not tasks[number].done()
+        on_disk.set_result(None)
+        await tasks[number]
 
 
 @pytest.mark.parametrize("over", [True, False])

@@ -16,7 +16,7 @@ import signal
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -184,16 +184,18 @@ class ClusterLauncher:
             self._log.close()
             await asyncio.to_thread(mask_secrets, Path(self._log.name))
 
-    def take(self, message: object, files: ReturnedFiles, node: str) -> None:
-        """What a worker has to say of its machine. Raises StorageError, and ValueError for files that belong nowhere."""
+    def take(self, message: object, files: ReturnedFiles, node: str) -> Awaitable[None] | None:
+        """What a worker has to say of its machine; as of ``Launched.take``. Raises StorageError, and ValueError for files that belong
+        nowhere."""
         match message:
             case wire.Content():
-                files.take(message)
+                return files.take(message)
             case wire.Stays(_, folder):
                 where = f"{node}, in {Path(folder).parent}"
                 self._kept[where] = self._kept.get(where, 0) + 1
             case wire.Notice(text):
                 self._tell_once(f"on {node}: {one_line(KNOWN.text(text))[:MAX_NOTICE]}")
+        return None
 
     def _tell_once(self, text: str) -> None:
         if text not in self._told:
@@ -375,8 +377,9 @@ class _Remote:
         self._expected = expected
         self._files = files
 
-    def take(self, message: object) -> None:
-        self._launcher.take(message, self._files, self._expected.address)
+    def take(self, message: object) -> Awaitable[None] | None:
+        taking = self._launcher.take(message, self._files, self._expected.address)
+        return None if taking is None else self.channel.unread(taking)
 
     def kill(self) -> None:
         self._launcher.tell_kill(self._expected.name)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -34,9 +36,17 @@ MODULES = "modules"
 """The folder in a node's folder for files of the person's own that are loaded by their paths."""
 CHUNK = 1 << 20
 """Bytes of a file that are sent at once."""
+MAX_IN_LOOP = 4 << 20
+"""Bytes of a file that are written in the event loop's thread at most, which takes less time there than a change of threads for each of
+many small files."""
 MAX_NEIGHBOURS, MAX_MODULE_BYTES = 200, 16 << 20
 """Files beside one that is loaded by its path, and bytes of all of them, that go with it at most."""
+ARTIFACTS = "artifacts"
+"""The folder in a run's folder where an attempt may have a folder for what is kept of it, named as ``3-1``: item 3, attempt 1."""
+_ATTEMPT = re.compile("[0-9]+-[0-9]+")
 _PARTS = 3
+_State = tuple[int, int, bool]
+"""Of a file: when it was changed, how large it is, and whether it can be executed."""
 _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ, errno.EINVAL}
 """What is wrong with a file's name rather than with the disk."""
 _OF_MACHINE = frozenset(
@@ -115,7 +125,7 @@ class Shipment:
         path = self._files[name]
         try:
             with path.open("rb") as file:
-                yield from _in_parts(name, file)
+                yield from _in_parts(name, file, executable=is_executable(os.fstat(file.fileno())))
         except OSError as error:
             raise StorageError(f"{path}: can't be read ({error.strerror})") from error
 
@@ -126,12 +136,12 @@ class Shipment:
         for found in _files_below(path):
             yield f"{name}/{found}", path / found
 
-    def _described(self, path: Path) -> tuple[int, bytes]:
+    def _described(self, path: Path) -> tuple[int, bytes, bool]:
         status = path.stat()
         known = self._digests.get(path)
         if known is None or known[:2] != (status.st_mtime_ns, status.st_size):
             known = self._digests[path] = status.st_mtime_ns, status.st_size, digest_of_file(path)
-        return known[1], known[2]
+        return *known[1:], is_executable(status)
 
 
 def _current_folder() -> str:
@@ -195,15 +205,27 @@ class ReturnedFiles:
         self._node = node
         self._path = ""
         """Of the file that is being taken."""
+        self._size = 0
+        """What came of it so far, in bytes."""
         self._writing: ExitStack | None = None
         self._file: BinaryIO | None = None
 
-    def take(self, content: wire.Content) -> None:
-        """Take the next part of a file, which is there as a whole once its last part is. Raises StorageError, ValueError."""
+    def take(self, content: wire.Content) -> Awaitable[None] | None:
+        """Take the next part of a file, which is there as a whole once its last part is. Of large files the parts are written elsewhere
+        than in the event loop's thread: the result, if there is one, must be waited for before anything else is taken. Raises StorageError,
+        ValueError, as does the result."""
         if content.first:
             self.close()
+            self._size = 0
         elif content.path != self._path:
             raise ValueError(f"{content.path!r} has not begun")
+        self._size += len(content.data)
+        if self._size > MAX_IN_LOOP:
+            return asyncio.to_thread(self._take, content)
+        self._take(content)
+        return None
+
+    def _take(self, content: wire.Content) -> None:
         path = self._returns.path_of(content, self._node) if content.first else None
         self._path = content.path
         try:
@@ -212,6 +234,8 @@ class ReturnedFiles:
                 self._file = self._writing.enter_context(bytes_written_aside(path))
             if self._file is not None:
                 self._file.write(content.data)
+                if content.last and content.executable:
+                    make_executable(self._file)
             if content.last and self._writing is not None:
                 writing, self._writing, self._file = self._writing, None, None
                 writing.close()
@@ -247,8 +271,8 @@ class NodeFolder:
         self._results = results
         self._notice = notice
         self._results_here = [path / name for name in results]
-        self._known: dict[str, tuple[int, int]] = {}
-        """What the owner has of the results, as they were then: when they were changed, and how large they were."""
+        self._known: dict[str, _State] = {}
+        """What the owner has of the results, as they were then."""
         self._sending = asyncio.Lock()
         self._worlds: Worlds | None = None
 
@@ -272,9 +296,9 @@ class NodeFolder:
         root = self.path / WORKSPACES
         return [each.name for each in root.iterdir()] if root.is_dir() else []
 
-    def missing(self, manifest: Mapping[str, tuple[int, bytes]]) -> list[str]:
+    def missing(self, manifest: Mapping[str, tuple[int, bytes, bool]]) -> list[str]:
         """The files that are not here as they are to be."""
-        return [name for name, (size, digest) in manifest.items() if not self._has(name, size, digest)]
+        return [name for name, described in manifest.items() if not self._has(name, *described)]
 
     async def receive(self, channel: wire.Channel, name: str) -> bool:
         """Take a file from the owner; False if the owner is gone, and then nothing is here of it."""
@@ -288,6 +312,8 @@ class NodeFolder:
                         raise UserError("the owner sent something else than what was missing")
                     file.write(part.data)
                     if part.last:
+                        if part.executable:
+                            make_executable(file)
                         return True
         except EOFError:
             return False
@@ -296,34 +322,36 @@ class NodeFolder:
         """The owner has results of these names. What else is here was left by a worker that died before it could bring it back."""
         self._known.update((path, state) for path, state in self.changed() if path in names)
 
-    def changed(self) -> list[tuple[str, tuple[int, int]]]:
-        """The results that the owner does not have as they are now. Reads folders: not for the event loop's thread."""
+    def changed(self, attempt: str | None = None) -> list[tuple[str, _State]]:
+        """The results that the owner does not have as they are now, but for what other attempts than ``attempt`` keep for themselves. Reads
+        folders: not for the event loop's thread."""
         found = []
         for top in self._results:
-            for name in _files_below(self.path / top):
+            for name in _files_below(self.path / top, partial(_may_change, top, attempt)):
                 path = f"{top}/{name}"
                 with suppress(FileNotFoundError, NotADirectoryError):
                     status = os.stat(self.path / path, follow_symlinks=False)
-                    state = status.st_mtime_ns, status.st_size
+                    state = status.st_mtime_ns, status.st_size, is_executable(status)
                     if self._known.get(path) != state:
                         found.append((path, state))
         return found
 
-    async def bring_back(self, channel: wire.Channel) -> None:
-        """Send the owner what items have left here; when this returns, all that was there when it was called is on its way. Raises
-        OSError."""
+    async def bring_back(self, channel: wire.Channel, attempt: str | None = None) -> None:
+        """Send the owner what items have left here, or only what belongs to this attempt or to no certain one; when this returns, all that
+        was there when it was called is on its way. Raises OSError."""
         if not any(
             os.access(each, os.F_OK) for each in self._results_here
         ):  # no thread for the many items that leave nothing
             return
         async with self._sending:  # the parts of a file follow each other
-            for path, state in await asyncio.to_thread(self.changed):
+            for path, state in await asyncio.to_thread(self.changed, attempt):
                 with suppress(FileNotFoundError):  # it was removed since
                     await self._send(channel, path, state)
 
-    async def _send(self, channel: wire.Channel, path: str, state: tuple[int, int]) -> None:
+    async def _send(self, channel: wire.Channel, path: str, state: _State) -> None:
+        modified, _, executable = state
         with open_inside(self.path, self.path / path) as file:
-            for part in _in_parts(path, file, state[0]):
+            for part in _in_parts(path, file, modified, executable):
                 channel.send(part)
                 await channel.drained()
         self._known[path] = state
@@ -387,10 +415,12 @@ class NodeFolder:
             except OSError:  # something stays in it
                 return
 
-    def _has(self, name: str, size: int, digest: bytes) -> bool:
+    def _has(self, name: str, size: int, digest: bytes, executable: bool) -> bool:
         path = self.path / name
         try:
-            return path.stat().st_size == size and digest_of_file(path) == digest
+            status = path.stat()
+            alike = status.st_size == size and is_executable(status) == executable
+            return alike and digest_of_file(path) == digest
         except OSError:
             return False
 
@@ -422,12 +452,23 @@ def digest_of_file(path: Path) -> bytes:
         return found.digest()
 
 
-def _files_below(folder: Path) -> Iterator[str]:
-    """The plain files below a folder, by their paths in it, but for those that are being written aside; none if there is no folder."""
+def is_attempt(name: str) -> bool:
+    """Whether a folder's name is that of an attempt."""
+    return _ATTEMPT.fullmatch(name) is not None
+
+
+def _may_change(top: str, attempt: str | None, name: str) -> bool:
+    """Whether a folder of results is of this attempt, or of no certain one."""
+    return top != ARTIFACTS or attempt in (None, name) or not is_attempt(name)
+
+
+def _files_below(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[str]:
+    """The plain files below a folder, by their paths in it, but for those that are being written aside; none if there is no folder.
+    ``wanted``: which of its folders are looked into."""
     if not folder.is_dir():
         return
     for above, folders, names in os.walk(folder):
-        folders.sort()
+        folders[:] = sorted(each for each in folders if Path(above) != folder or wanted(each))
         for name in sorted(names):
             path = Path(above, name)
             if not (name.startswith(".") and name.endswith(".new")) and _is_plain(path):
@@ -442,11 +483,22 @@ def _is_plain(path: Path) -> bool:
         return False
 
 
-def _in_parts(name: str, file: BinaryIO, modified: int = 0) -> Iterator[wire.Content]:
+def is_executable(status: os.stat_result) -> bool:
+    """Whether its owner may execute a file."""
+    return bool(status.st_mode & stat.S_IXUSR)
+
+
+def make_executable(file: BinaryIO) -> None:
+    """Have everybody who may read a file execute it, too."""
+    mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    os.fchmod(file.fileno(), mode | (mode & 0o444) >> 2)
+
+
+def _in_parts(name: str, file: BinaryIO, modified: int = 0, executable: bool = False) -> Iterator[wire.Content]:
     first, data = True, file.read(CHUNK)
     while True:
         following = file.read(CHUNK)
-        yield wire.Content(name, data, first, not following, modified)
+        yield wire.Content(name, data, first, not following, modified, executable)
         if not following:
             return
         first, data = False, following

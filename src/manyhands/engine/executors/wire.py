@@ -13,7 +13,7 @@ import pickle
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, cast
@@ -70,8 +70,8 @@ class Furnish(Message):
     run_id: str
     parts: tuple[str, ...]
     """The last names of the run folder's path, which the node's folder ends with, too."""
-    manifest: dict[str, tuple[int, bytes]]
-    """The files of the node's folder, by their paths in it: size in bytes, and digest."""
+    manifest: dict[str, tuple[int, bytes, bool]]
+    """The files of the node's folder, by their paths in it: size in bytes, digest, and whether they can be executed."""
     modules: dict[str, str]
     """Where files of the person's own that are loaded by their paths are in the node's folder."""
     environ: dict[str, str] = field(repr=False)
@@ -110,6 +110,7 @@ class Content(Message):
     """It ends here."""
     modified: int = 0
     """When it was last changed, in nanoseconds by the clock of its machine."""
+    executable: bool = False
 
 
 @dataclass(slots=True)
@@ -412,6 +413,19 @@ class Channel(asyncio.BufferedProtocol):
         self._flush()
         while self._full is not None and not self._gone:
             await asyncio.shield(self._full)
+
+    async def unread(self, work: Awaitable[None]) -> None:
+        """Do something meanwhile nothing more is read, so that no more comes than can be kept."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            await work
+            return
+        transport.pause_reading()
+        try:
+            await work
+        finally:
+            if not transport.is_closing():
+                transport.resume_reading()
 
     def close(self) -> None:
         """Close this end, once what was sent has gone out."""

@@ -213,15 +213,15 @@ class Worker:
         except UserError as error:
             self._channel.send(wire.Done(ticket, None, UserError(str(error))))
         else:
-            if self._node is not None:
-                result = await self._brought_back(self._node, result)
             attempt = f"{claim.item.number}-{claim.attempt}"
+            if self._node is not None:
+                result = await self._brought_back(self._node, attempt, result)
             self._report(ticket, result, left=self._node is not None and self._node.keeps(attempt))
 
-    async def _brought_back(self, node: NodeFolder, result: AttemptResult) -> AttemptResult:
+    async def _brought_back(self, node: NodeFolder, attempt: str, result: AttemptResult) -> AttemptResult:
         """The end of an attempt, whose files the owner has."""
         try:
-            await node.bring_back(self._channel)
+            await node.bring_back(self._channel, attempt)
         except OSError as error:
             why = f"what it left can't be brought back: {error.strerror or error}"
             return Failed(ItemError(Cause.SANDBOX_LOST, why)) if isinstance(result, Ended) else result

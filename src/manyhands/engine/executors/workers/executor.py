@@ -230,7 +230,8 @@ class WorkerExecutor:
             async with asyncio.timeout(START_SECONDS):
                 self._handle(worker, await worker.channel.receive())
             while (message := await worker.channel.receive()) is not None:
-                self._handle(worker, message)
+                if (taking := self._handle(worker, message)) is not None:
+                    await taking
         except StorageError as error:  # what an item left can't be written here, whichever worker sends it
             self._assignment.give_up(str(error))
             worker.launched.kill()
@@ -239,7 +240,8 @@ class WorkerExecutor:
             worker.launched.kill()
         await self._lost(worker)
 
-    def _handle(self, worker: Worker, message: object) -> None:
+    def _handle(self, worker: Worker, message: object) -> Awaitable[None] | None:
+        """Do what follows from a message; the result, if there is one, comes before the next."""
         match message:
             case wire.Record(request, row):
                 self._record(worker, request, row)
@@ -266,7 +268,8 @@ class WorkerExecutor:
                 worker.unusable = text
                 worker.launched.kill()
             case _:
-                worker.launched.take(message)
+                return worker.launched.take(message)
+        return None
 
     def _done(self, worker: Worker, done: wire.Done) -> None:
         future = worker.tickets.pop(done.ticket)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,8 +49,9 @@ class Launched(Protocol):
     may_leave: str
     """What may stay on its node if it is killed, for people; empty for this machine."""
 
-    def take(self, message: object) -> None:
-        """What it has to say that only its launcher understands. Raises StorageError for files that can't be written."""
+    def take(self, message: object) -> Awaitable[None] | None:
+        """What it has to say that only its launcher understands; the result, if there is one, comes before what it says next. Raises
+        StorageError for files that can't be written, as does the result."""
         ...
 
     def kill(self) -> None:
