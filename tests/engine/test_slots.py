@@ -456,7 +456,7 @@ async def test_workers_that_die_with_their_node_before_they_are_ready_do_not_end
 
 
 async def test_a_node_that_lacks_something_is_left_out_while_others_work() -> None:
-    async with placing(2) as (executor, launcher, told):
+    async with placing(2, another_node=0.05) as (executor, launcher, told):
         await until(lambda: len(launcher.workers) == 2)
         one, other = launcher.workers
         tasks = [begun(executor, number) for number in (1, 2)]
@@ -471,6 +471,7 @@ async def test_a_node_that_lacks_something_is_left_out_while_others_work() -> No
         await settled()
         with pytest.raises(UserError, match="No module named 'y'"):
             await begun(executor, 3)
+        assert told[1:] == ["no worker is left: for 0.05 s the run waits for one on a node that can be used"]
 
 
 BAD = FailedStart("the node 10.0.0.8 has Python 3.5", "node-8", unusable=True)

@@ -18,7 +18,7 @@ from manyhands.engine.contract import CallReport, OneOf
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.workers.assignment import Assignment, Worker
 from manyhands.engine.executors.workers.launching import Death, Launched, Launcher
-from manyhands.engine.executors.workers.starting import RETRY_SECONDS, Starting
+from manyhands.engine.executors.workers.starting import ANOTHER_NODE_SECONDS, RETRY_SECONDS, Starting
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.engine.pause import Pause
@@ -54,6 +54,7 @@ class WorkerExecutor:
         one_item_a_process: bool = False,
         grace: float = GRACE_SECONDS,
         gather: float = GATHER_SECONDS,
+        another_node: float = ANOTHER_NODE_SECONDS,
         retry: float = RETRY_SECONDS,
         clearing: float = CLEARING_SECONDS,
         state_of: Callable[[str], ItemState | None] = lambda attempt: ItemState.PENDING,
@@ -63,10 +64,10 @@ class WorkerExecutor:
         (None: as many as the workers can have); if the workers can have more, each item is reason enough for another worker.
         ``one_item_a_process``: more items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take
         to end an item that is past its time limit, before the worker is killed. ``gather``: seconds for which items wait for a worker on
-        the node where they were begun, and a run for its first worker once a node can't be used. ``retry``: seconds after which a worker
-        that did not start on a node is asked for again. ``clearing``: seconds that workers on nodes may take to remove what items left
-        there, when a run is over. ``state_of``: the state of the item of an attempt (``3-1``); None if nobody goes on with that attempt.
-        ``notice`` gets what a person should know."""
+        the node where they were begun, and a run for its first worker once a node can't be used; ``another_node``: the same of a run
+        that had workers. ``retry``: seconds after which a worker that did not start on a node is asked for again. ``clearing``: seconds
+        that workers on nodes may take to remove what items left there, when a run is over. ``state_of``: the state of the item of an
+        attempt (``3-1``); None if nobody goes on with that attempt. ``notice`` gets what a person should know."""
         self._launcher = launcher
         self._begin = begin
         self._journal = journal
@@ -87,6 +88,7 @@ class WorkerExecutor:
             wanted=workers if items is None else min(workers, -(-items // needs)),
             log=f"{begin.folder}/workers.log",
             patience=gather,
+            another_node=another_node,
             retry=retry,
             notice=notice,
         )

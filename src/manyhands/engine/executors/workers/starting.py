@@ -18,6 +18,9 @@ from manyhands.engine.executors.workers.launching import Death, FailedStart, Lau
 
 HOPELESS_SECONDS = 60.0
 """Seconds after which a run ends of which every worker was lost before it began."""
+ANOTHER_NODE_SECONDS = 300.0
+"""Seconds for which a run that had workers waits for one on another node when those that are left can't be used: machines that are made
+for a cluster take minutes."""
 RETRY_SECONDS = 1.0
 """Seconds after which a worker that did not start on another machine is asked for again. The time doubles with each further one that its
 node failed."""
@@ -40,18 +43,21 @@ class Starting:
         wanted: int,
         log: str,
         patience: float,
+        another_node: float,
         retry: float,
         notice: Callable[[str], None],
     ) -> None:
         """``assignment``: the workers that there are, which is told if there will be none. ``begin`` is called with each that was started.
         ``wanted``: how many there are to be. ``log``: the file with what they print. ``patience``: seconds for which a run waits for its
-        first worker once a node can't be used. ``retry``: seconds after which one that did not start on a node is asked for again."""
+        first worker once a node can't be used; ``another_node``: the same of a run that had workers. ``retry``: seconds after which one
+        that did not start on a node is asked for again."""
         self.wanted = wanted
         self._launcher = launcher
         self._assignment = assignment
         self._begin = begin
         self._log = log
         self._patience = patience
+        self._another_node_seconds = another_node
         self._retry_seconds = retry
         self._notice = notice
         self._told: set[str] = set()
@@ -64,6 +70,7 @@ class Starting:
         """By nodes: the workers that did not get ready there, in a row."""
         self._unusable_nodes: dict[str, str] = {}
         """Why the nodes that can't be used can't be."""
+        self._had_workers = False
         self._despair: asyncio.TimerHandle | None = None
         self._lost_since: float | None = None
         """Since when every worker that Ray placed was lost before it began."""
@@ -88,7 +95,7 @@ class Starting:
 
     def is_ready(self, worker: Worker) -> None:
         """A worker has begun, so that its node can be used."""
-        self._lost_since = None
+        self._lost_since, self._had_workers = None, True
         del self._failures[worker.launched.node]
         self._unusable_nodes.pop(worker.launched.node, None)
         self._tell_unusable_nodes()
@@ -217,15 +224,23 @@ class Starting:
         return min(self._retry_seconds * 2.0 ** min(self._failures[node] - 1, 10), MAX_RETRY_SECONDS)
 
     def _doubt(self, why: str) -> None:
-        """A node can't be used. The run goes on with the others, and waits for a while for the first worker on one of them."""
+        """A node can't be used. The run goes on with the others, and waits for a while for a worker on one of them."""
         if not self._launcher.places:
             self._assignment.give_up(why)
-        elif self._has_workers():
+        elif self._had_workers:
             self._tell_unusable_nodes()
+            if not self._has_workers() and self._despair is None:
+                seconds = self._another_node_seconds
+                self._notice(f"no worker is left: for {seconds:g} s the run waits for one on a node that can be used")
+                self._despair_in(seconds, why)
         elif self._failures.total() >= MIN_FAILED_STARTS and not self._may_start():
             self._despair_of(why)
-        elif self._despair is None:
-            self._despair = asyncio.get_running_loop().call_later(self._patience, self._despair_late, why)
+        else:
+            self._despair_in(self._patience, why)
+
+    def _despair_in(self, seconds: float, why: str) -> None:
+        if self._despair is None:
+            self._despair = asyncio.get_running_loop().call_later(seconds, self._despair_late, why)
 
     def _despair_late(self, why: str) -> None:
         self._despair = None
