@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
+from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.redaction import REDACTED, protect
 from manyhands.engine.contract import Worlds
 from manyhands.engine.executors import wire
@@ -31,6 +33,7 @@ from manyhands.engine.executors.node_folder import (
     shared_variables,
 )
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.engine.journal.store import Store
 from manyhands.engine.workspaces import KEEP
 from manyhands.processes.strays import remove_tree
 from manyhands.runs.making import create_run
@@ -46,6 +49,10 @@ class Furnished(StepsWorkload):
     @property
     def modules(self) -> Sequence[tuple[str, Path]]:
         return [(name, Path(self.spec["owner"])) for name in self.spec.get("own", ())]
+
+
+class WithArtifacts(StepsWorkload):
+    worker_files = ("artifacts",)
 
 
 def made(folder: Path, **spec: Any) -> Furnished:
@@ -229,6 +236,28 @@ async def test_an_attempts_end_brings_back_what_is_its_own_or_nobodys(tmp_path: 
     mine = ["artifacts/3-1/a", "artifacts/digest", "artifacts/more/a", "targets/4-1/a"]
     assert sorted(await returned(folder, returns, "3-1")) == mine
     assert await returned(folder, returns) == ["artifacts/4-1/a"]
+
+
+async def test_what_ended_attempts_keep_stays_at_the_owner(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    workload = WithArtifacts({"items": 4, "steps": 0, "owner": ""}, run)
+    create_run(run, workload.name, workload, version="test", notice=lambda text: None)
+    with closing(Store(run, SystemClock(), lambda text: None)) as store:
+        store.begin()
+        for number, state in ((1, ItemState.COMPLETED), (2, ItemState.DISCARDED), (3, ItemState.FAILED)):
+            store.start(number)
+            store.settle(number, Outcome(state), lambda failure: None)
+        await store.end("finished")
+    for name in ("1-1/a", "2-1/a", "3-1/a", "4-1/a", "digest"):
+        (run / "artifacts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / "artifacts" / name).write_text(name)
+    with closing(Shipment(run, "id", workload)) as shipment:
+        folder, lacked = await furnish(shipment)
+        assert sorted(lacked) == ["artifacts/3-1/a", "artifacts/4-1/a", "artifacts/digest", JOURNAL]
+        (folder.path / "artifacts/1-1").mkdir()
+        (folder.path / "artifacts/1-1/a").write_text("what the owner has")
+        again, _ = await furnish(shipment)
+        assert again.changed() == []
 
 
 async def test_whether_files_can_be_executed_goes_with_them(tmp_path: Path) -> None:

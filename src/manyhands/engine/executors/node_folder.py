@@ -15,17 +15,18 @@ import re
 import stat
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from manyhands.core.errors import ManyhandsError, StorageError, UserError
+from manyhands.core.outcomes import ItemState
 from manyhands.core.redaction import describe
 from manyhands.engine.contract import Execution, Workload, Worlds
 from manyhands.engine.executors import wire
-from manyhands.engine.journal.reader import JOURNAL, copy_journal
+from manyhands.engine.journal.reader import JOURNAL, JournalReader, copy_journal
 from manyhands.engine.workspaces import KEEP, STATES, WORKSPACES
 from manyhands.io.files import bytes_written_aside, make_private, open_inside
 from manyhands.processes.strays import remove_tree
@@ -44,6 +45,7 @@ MAX_NEIGHBOURS, MAX_MODULE_BYTES = 200, 16 << 20
 ARTIFACTS = "artifacts"
 """The folder in a run's folder where an attempt may have a folder for what is kept of it, named as ``3-1``: item 3, attempt 1."""
 _ATTEMPT = re.compile("[0-9]+-[0-9]+")
+_FOR_GOOD = frozenset((ItemState.COMPLETED, ItemState.DISCARDED))
 _PARTS = 3
 _State = tuple[int, int, bool]
 """Of a file: when it was changed, how large it is, and whether it can be executed."""
@@ -92,7 +94,8 @@ class Shipment:
 
     def furnish(self, environ: Mapping[str, str]) -> wire.Furnish:
         """What a worker is told first. Raises StorageError, UserError."""
-        files = {name: path for each in self._workload.worker_files for name, path in self._named(each)}
+        ended = self._ended_attempts()
+        files = {name: path for each in self._workload.worker_files for name, path in self._named(each, ended)}
         modules = {}
         for path in files_by_path(self._workload.modules):
             for name, source in _with_neighbours(path):
@@ -117,7 +120,10 @@ class Shipment:
             shared_variables(environ),
             self._workload.worker_results,
             _current_folder(),
-            tuple(name for each in self._workload.worker_results for name, _ in self._named(each)),
+            (
+                *(name for each in self._workload.worker_results for name, _ in self._named(each, ended)),
+                *(f"{ARTIFACTS}/{each}" for each in ended),
+            ),
         )
 
     def content(self, name: str) -> Iterator[wire.Content]:
@@ -129,12 +135,26 @@ class Shipment:
         except OSError as error:
             raise StorageError(f"{path}: can't be read ({error.strerror})") from error
 
-    def _named(self, name: str) -> Iterator[tuple[str, Path]]:
+    def _named(self, name: str, ended: Set[str]) -> Iterator[tuple[str, Path]]:
+        """The files of this name in the run's folder, or in its folder of this name, but for what ended attempts keep."""
         path = self._folder / name
         if path.is_file():
             yield name, path
-        for found in _files_below(path):
+        for found in _files_below(path, lambda folder: name != ARTIFACTS or folder not in ended):
             yield f"{name}/{found}", path / found
+
+    def _ended_attempts(self) -> set[str]:
+        """The attempts with a folder in ``ARTIFACTS`` that no worker reads any more, as their items have ended for good, which failed ones
+        have not. Raises StorageError."""
+        try:
+            found = {each for each in os.listdir(self._folder / ARTIFACTS) if is_attempt(each)}
+        except FileNotFoundError:
+            return set()
+        if not found:
+            return found
+        with closing(JournalReader(self._folder)) as reader:
+            ended = {str(each.number) for page in reader.outlines() for each in page if each.state in _FOR_GOOD}
+        return {each for each in found if each.partition("-")[0] in ended}
 
     def _described(self, path: Path) -> tuple[int, bytes, bool]:
         status = path.stat()
@@ -319,8 +339,13 @@ class NodeFolder:
             return False
 
     def took_over(self, names: Set[str]) -> None:
-        """The owner has results of these names. What else is here was left by a worker that died before it could bring it back."""
-        self._known.update((path, state) for path, state in self.changed() if path in names)
+        """The owner has results of these names, or all in folders of these names. What else is here was left by a worker that died before
+        it could bring it back."""
+        self._known.update(
+            (path, state)
+            for path, state in self.changed()
+            if path in names or "/".join(PurePosixPath(path).parts[:2]) in names
+        )
 
     def changed(self, attempt: str | None = None) -> list[tuple[str, _State]]:
         """The results that the owner does not have as they are now, but for what other attempts than ``attempt`` keep for themselves. Reads

@@ -81,7 +81,7 @@ class Furnish(Message):
     current: str = ""
     """The owner's current folder."""
     kept: tuple[str, ...] = ()
-    """The files that the owner has in the folders of ``results``."""
+    """The files that the owner has in the folders of ``results``, and folders there of which it has all."""
 
 
 @dataclass(slots=True)
