@@ -467,6 +467,37 @@ def test_a_run_whose_owner_is_lost_goes_on_elsewhere(tmp_path: Path, cluster: Cl
 
 
 @pytest.mark.slow
+def test_of_two_copies_of_a_run_at_once_the_second_is_refused(tmp_path: Path, cluster: Cluster) -> None:
+    """Their paths end alike, so that both would have the same folder on a node."""
+    write_prompts(tmp_path / "d.jsonl", (f"Case {n}: look." for n in range(4)))
+    model = Held()
+    model.seconds = 0.0
+    run_folder, copy = tmp_path / "one/x/y/r", tmp_path / "two/x/y/r"
+    with ServerThread(model.answer) as server:
+        options = (f"--base_url={server.base_url}", "--model=m", "--api_key=k", "--tools=terminal", "--batch_size=4")
+        words = ("--executor=ray", f"--ray_address={cluster.address}", "--num_workers=2", "--concurrency=2")
+        batch = ("batch", "d.jsonl", *options, *words, f"--data_dir={run_folder.parent}", "--run_name=r", "--quiet")
+        with Command(*batch, folder=tmp_path) as command:
+            assert command.wait_until(lambda: len(server.requests) == 8, seconds=SECONDS), command.said
+            command.kill()
+        shutil.copytree(run_folder, copy)
+        resume = ("--executor=ray", f"--ray_address={cluster.address}", "--quiet")
+        environ = {"OPENAI_API_KEY": "k"}
+        with Command("resume", str(run_folder), *resume, folder=tmp_path, environ=environ) as command:
+            assert command.wait_until(lambda: len(server.requests) == 12, seconds=SECONDS), command.said
+            refused = run("resume", str(copy), *resume, folder=tmp_path, environ=environ, seconds=SECONDS)
+            assert refused.code in (1, 2)
+            said = one_line(refused)
+            assert "another copy of this run is being executed there" in said
+            assert str(run_folder) in said
+            model.released.set()
+            ended = command.wait(SECONDS)
+        assert ended.code == 0, ended.err
+        assert run("resume", str(copy), *resume, folder=tmp_path, environ=environ, seconds=SECONDS).code == 0
+    assert ledger(run_folder)["completed"] == ledger(copy)["completed"] == 4
+
+
+@pytest.mark.slow
 def test_a_cluster_may_use_tls(tmp_path: Path) -> None:
     make_certificates(tmp_path, "ours")
     environ = tls_variables(tmp_path, "ours", "ours")

@@ -22,6 +22,7 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.redaction import REDACTED, protect
 from manyhands.engine.contract import Worlds
 from manyhands.engine.executors import wire
+from manyhands.engine.executors.claiming import CLAIM
 from manyhands.engine.executors.cluster import ClusterLauncher
 from manyhands.engine.executors.node_folder import (
     CHUNK,
@@ -110,8 +111,9 @@ async def test_a_node_gets_what_the_workload_names_once(tmp_path: Path, node: Pa
         folder, lacked = await furnish(shipment)
         assert folder.path == node / "id" / Path(*run.parts[-3:])
         found = contents(folder.path)
-        assert set(found) == {JOURNAL, "one.json", "settings/deep/large", "settings/empty"} == set(lacked)
-        assert all(found[name] == (run / name).read_bytes() for name in found if name != JOURNAL)
+        assert set(lacked) == {JOURNAL, "one.json", "settings/deep/large", "settings/empty"}
+        assert set(found) == {*lacked, CLAIM}
+        assert all(found[name] == (run / name).read_bytes() for name in lacked if name != JOURNAL)
         assert (await furnish(shipment))[1] == ()
         (run / "one.json").write_text("[1]")
         assert (await furnish(shipment))[1] == ("one.json",)
@@ -158,7 +160,7 @@ async def test_an_owner_that_goes_in_the_middle_of_a_file_leaves_nothing_of_it(t
             owner.send(wire.Content(first, b"half of", True, False))
             owner.close()
             assert await furnishing is None
-    assert contents(node) == {}
+    assert [Path(name).name for name in contents(node)] == [CLAIM]
 
 
 async def test_a_folder_that_others_use_stays_theirs(node: Path) -> None:
@@ -494,7 +496,7 @@ async def test_a_folder_that_nobody_needs_is_removed_but_for_workspaces_that_sta
         folder, _ = await furnish(shipment)
         (folder.path / "workspaces/1-1").mkdir(parents=True)
         await folder.close(workload, over=False)
-        assert len(contents(folder.path)) == 4
+        assert len(contents(folder.path)) == 5
         await folder.close(workload, over=True)
         assert [path.name for path in folder.path.rglob("*")] == ["workspaces", "1-1"]
         (folder.path / "workspaces/1-1").rmdir()

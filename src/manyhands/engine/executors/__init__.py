@@ -5,5 +5,6 @@ follows from a worker's death. ``worker`` is the other end, and ``wire`` what th
 this machine.
 
 On the nodes of a Ray cluster ``cluster`` starts them. ``placing`` is the process that speaks to Ray, ``actor`` what Ray starts on a node,
-``remote`` the worker process there. ``handshake``: how the two ends connect. ``node_folder``: what stands in for the run's folder.
+``remote`` the worker process there. ``handshake``: how the two ends connect. ``node_folder``: what stands in for the run's folder,
+and ``claiming`` whose that is.
 """

@@ -12,13 +12,16 @@ import asyncio
 import errno
 import os
 import re
+import secrets
 import stat
 import tempfile
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
+from socket import gethostname
 from typing import BinaryIO
 
 from manyhands.core.errors import ManyhandsError, StorageError, UserError
@@ -26,6 +29,7 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.redaction import describe
 from manyhands.engine.contract import Execution, Workload, Worlds
 from manyhands.engine.executors import wire
+from manyhands.engine.executors.claiming import claim
 from manyhands.engine.journal.reader import JOURNAL, JournalReader, copy_journal
 from manyhands.engine.workspaces import KEEP, STATES, WORKSPACES
 from manyhands.io.files import bytes_written_aside, make_private, open_inside
@@ -80,6 +84,7 @@ class Shipment:
     def __init__(self, run_folder: Path, run_id: str, workload: Workload) -> None:
         self._folder = Path(os.path.abspath(run_folder))  # without "..", which would lead out of a node's folder
         self._run_id = run_id
+        self._session = f"{secrets.token_hex(16)} {gethostname()}:{self._folder}"
         self._workload = workload
         self._files: dict[str, Path] = {}
         self._digests: dict[Path, tuple[int, int, bytes]] = {}
@@ -124,6 +129,7 @@ class Shipment:
                 *(name for each in self._workload.worker_results for name, _ in self._named(each, ended)),
                 *(f"{ARTIFACTS}/{each}" for each in ended),
             ),
+            self._session,
         )
 
     def content(self, name: str) -> Iterator[wire.Content]:
@@ -301,6 +307,8 @@ class NodeFolder:
         """Have everything there that the owner offers. None if the owner is gone. Raises UserError."""
         try:
             folder = cls(_place(furnish), furnish.results, lambda text: channel.send(wire.Notice(text)))
+            claimed = await asyncio.to_thread(claim, folder.path, furnish.session)
+            weakref.finalize(folder, os.close, claimed)
             missing = await asyncio.to_thread(folder.missing, furnish.manifest)
             channel.send(wire.Missing(tuple(missing), tuple(folder.attempts()), os.getpid(), str(folder.path)))
             for name in missing:

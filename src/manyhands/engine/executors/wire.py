@@ -82,6 +82,8 @@ class Furnish(Message):
     """The owner's current folder."""
     kept: tuple[str, ...] = ()
     """The files that the owner has in the folders of ``results``, and folders there of which it has all."""
+    session: str = ""
+    """The owner's, see ``claiming.claim``."""
 
 
 @dataclass(slots=True)
