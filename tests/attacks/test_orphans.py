@@ -124,12 +124,13 @@ async def test_an_agent_of_the_memory_benchmark_leaves_nothing(tmp_path: Path, w
     assert not await asyncio.to_thread(alive, word)
 
 
-async def test_a_killed_owner_leaves_nothing(tmp_path: Path, way: str, word: str) -> None:
+@pytest.mark.parametrize("control_groups", [False, True])
+async def test_a_killed_owner_leaves_nothing(tmp_path: Path, way: str, word: str, control_groups: bool) -> None:
     owner = (
         "import asyncio, sys\nfrom pathlib import Path\n"
         "from manyhands.sandboxes.local import LocalBackend\nfrom manyhands.sandboxes.protocol import SandboxRequest\n"
         "async def main():\n"
-        "    backend = LocalBackend(control_groups=False)\n"
+        f"    backend = LocalBackend(control_groups={control_groups})\n"
         "    sandbox = await backend.create(SandboxRequest(Path(sys.argv[1]), 'orphans'))\n"
         "    await sandbox.shell(sys.argv[2], timeout=20)\n"
         "    print('ready', flush=True)\n    await asyncio.sleep(60)\n"

@@ -103,7 +103,7 @@ class _LocalLauncher:
             limits = self._request.limits
             if self._control_groups:
                 self._group = make_group(memory=limits.memory, processes=limits.processes)
-            self.tag = self._family.tags.new() if self._group is None else None
+            self.tag = self._family.tags.new()  # also beside a group, which the guard does not know
         return False
 
     @property

@@ -26,7 +26,7 @@ from manyhands.engine.pause import Pause
 CLOSE_SECONDS = 10.0
 """That workers may take to end once they were asked to."""
 CLEARING_SECONDS = 180.0
-"""The same on a node where it has to remove what all items of a run left: twenty containers take an engine several seconds."""
+"""The same on a node where it has to remove what all items of a run left: twenty containers took an idle engine two seconds."""
 KILL_SECONDS = 5.0
 """The same once they were killed."""
 START_SECONDS = 60.0
