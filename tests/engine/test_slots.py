@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.usage import ZERO, Reserve
 from manyhands.engine.attempt import Claim, Ended, Failed, Stopped
-from manyhands.engine.contract import Item
+from manyhands.engine.contract import CallReport, Item
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.workers.executor import WorkerExecutor
 from manyhands.engine.executors.workers.launching import Death, FailedStart
 from manyhands.engine.executors.workers.slots import ByLoad
 from manyhands.engine.journal.records import StepRow
+from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.shared import SharedLimits
 
 Operations = st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 8)))
@@ -155,12 +157,12 @@ async def executing(workers: int, concurrency: int) -> AsyncIterator[tuple[Worke
 
 @asynccontextmanager
 async def placing(
-    workers: int, concurrency: int = 1, *, places: bool = True, **options: Any
+    workers: int, concurrency: int = 1, *, places: bool = True, limits: SharedLimits | None = None, **options: Any
 ) -> AsyncIterator[tuple[WorkerExecutor, Pretending, list[str]]]:
     """An executor, what starts its workers, and what people are told."""
     begin, launcher, told = wire.Begin("", {}, {}, "", 0, None), Pretending(places=places), list[str]()
     options |= {"workers": workers, "concurrency": concurrency, "notice": told.append}
-    executor = WorkerExecutor(launcher, begin, Nothing(), SharedLimits(), **options)
+    executor = WorkerExecutor(launcher, begin, Nothing(), limits or SharedLimits(), **options)
     await executor.start()
     try:
         async with asyncio.timeout(20):
@@ -211,6 +213,27 @@ async def test_an_item_that_is_cancelled_just_when_a_slot_is_free_leaves_it_to_t
         await until(lambda: 3 in worker.executed)
         worker.end(3)
         assert [await each for each in (first, second, third)] == [DONE, Stopped(), DONE]
+
+
+async def test_a_worker_that_died_before_its_turn_makes_no_call_of_unknown_cost() -> None:
+    limits = SharedLimits(initial=1, ceiling=1, budget=Budget(max_total_tokens=1000))
+    async with placing(2, limits=limits, places=False) as (_, launcher, _):
+        await until(lambda: len(launcher.workers) == 2)
+        calls, waits = launcher.workers
+        calls.other.send(wire.Acquire(1, "model", Reserve(tokens=10)))
+        await until(lambda: limits.snapshot()["keys"] and limits.snapshot()["keys"]["model"]["in_flight"] == 1)
+        waits.other.send(wire.Acquire(1, "model", Reserve(tokens=10)))
+        await until(lambda: limits.snapshot()["keys"]["model"]["waiting"] == 1)
+        waits.clearing = 0.1
+        waits.kill()
+        await settled()
+        assert not waits.cleared
+        calls.other.send(wire.Release(1, CallReport()))  # so that it would be the other's turn
+        await until(lambda: waits.cleared)
+        await settled()
+        assert limits.budget.assumed == ZERO
+        left = limits.snapshot()["keys"]["model"]
+        assert (left["in_flight"], left["waiting"]) == (0, 0)
 
 
 async def test_items_of_a_group_wait_for_its_worker_while_others_have_free_slots() -> None:

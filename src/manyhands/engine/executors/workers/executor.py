@@ -14,7 +14,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState
 from manyhands.core.redaction import describe
 from manyhands.engine.attempt import AttemptResult, Claim, Failed, Journal, Stopped
-from manyhands.engine.contract import CallReport, OneOf
+from manyhands.engine.contract import GIVEN_BACK, CallReport, OneOf
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.workers.assignment import Assignment, Worker
 from manyhands.engine.executors.workers.launching import Death, Launched, Launcher
@@ -321,6 +321,9 @@ class WorkerExecutor:
             self._grant(worker, wanted, permit)
 
     def _grant(self, worker: Worker, wanted: wire.Acquire, permit: int) -> None:
+        if worker.lost:  # it makes no further call, which would be taken for one whose cost nobody knows
+            self._limits.release(permit, GIVEN_BACK)
+            return
         worker.permits.add(permit)
         key = self._limits.key_of(permit) if isinstance(wanted.key, OneOf) else None
         worker.channel.send(wire.Granted(wanted.request, permit, key=key))
