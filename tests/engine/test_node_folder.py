@@ -20,6 +20,7 @@ from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.redaction import REDACTED, protect
+from manyhands.core.usage import ZERO
 from manyhands.engine.contract import Worlds
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.claiming import CLAIM
@@ -33,7 +34,9 @@ from manyhands.engine.executors.node_folder import (
     Shipment,
     shared_variables,
 )
+from manyhands.engine.executors.worker import FilesFirst, Owner
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.engine.journal.records import StepRow
 from manyhands.engine.journal.store import Store
 from manyhands.engine.workspaces import KEEP
 from manyhands.processes.strays import remove_tree
@@ -238,6 +241,34 @@ async def test_an_attempts_end_brings_back_what_is_its_own_or_nobodys(tmp_path: 
     mine = ["artifacts/3-1/a", "artifacts/digest", "artifacts/more/a", "targets/4-1/a"]
     assert sorted(await returned(folder, returns, "3-1")) == mine
     assert await returned(folder, returns) == ["artifacts/4-1/a"]
+
+
+async def test_what_a_step_left_is_at_the_owner_before_the_step(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    for name in ("artifacts/3-1/deep/a", "artifacts/4-1/a", "artifacts/digest", "artifacts/.x.1.2.new"):
+        (there / name).parent.mkdir(parents=True, exist_ok=True)
+        (there / name).write_text(name)
+    folder, row = NodeFolder(there, ("artifacts",)), StepRow(3, 1, "", 0, "tool", b"", b"", b"", ZERO, 0.0, 0.0)
+    async with channels() as (worker, owner):
+        asked = Owner(worker)
+
+        async def sent(row: StepRow) -> list[str]:
+            """What the owner gets of a step that is recorded."""
+            recording, found = asyncio.create_task(FilesFirst(asked, worker, folder).record(row)), list[str]()
+            while isinstance(message := await owner.receive(), wire.Content):
+                found.append(message.path)
+            assert isinstance(message, wire.Record)
+            asked.granted(wire.Granted(message.request))
+            await recording
+            return found
+
+        assert await sent(row) == ["artifacts/digest", "artifacts/3-1/deep/a"]
+        assert await sent(row) == []
+        (there / "artifacts/3-1/deep/a").write_text("changed")
+        (there / "artifacts/3-1/b").write_text("new")
+        (there / "artifacts/other").write_text("new")
+        assert sorted(await sent(row)) == ["artifacts/3-1/b", "artifacts/3-1/deep/a", "artifacts/other"]
+    assert await returned(folder, Returns(tmp_path / "run", ("artifacts",))) == ["artifacts/4-1/a"]
 
 
 async def test_what_ended_attempts_keep_stays_at_the_owner(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Nothing need be shared between machines. A worker's node gets copies of those files of the run's folder that the workload names
 (``Workload.worker_files``), and a journal with no more than the run's facts, and its items if the workload reads them. What items leave in
-the folders of ``Workload.worker_results`` is sent to the owner before their ends are recorded. Workspaces stay on the node. They and the
-node's folder are shared by all workers of the node, and survive each of them.
+the folders of ``Workload.worker_results`` is sent to the owner before the step that left it is recorded, and before their ends are.
+Workspaces stay on the node. They and the node's folder are shared by all workers of the node, and survive each of them.
 """
 
 from __future__ import annotations
@@ -299,6 +299,8 @@ class NodeFolder:
         self._results_here = [path / name for name in results]
         self._known: dict[str, _State] = {}
         """What the owner has of the results, as they were then."""
+        self._looked_at: list[int] = []
+        """When the folders of results had been changed, at the last look for what steps left."""
         self._sending = asyncio.Lock()
         self._worlds: Worlds | None = None
 
@@ -358,26 +360,48 @@ class NodeFolder:
     def changed(self, attempt: str | None = None) -> list[tuple[str, _State]]:
         """The results that the owner does not have as they are now, but for what other attempts than ``attempt`` keep for themselves. Reads
         folders: not for the event loop's thread."""
+        return self._unlike(
+            f"{top}/{name}"
+            for top in self._results
+            for name in _files_below(self.path / top, partial(_may_change, top, attempt))
+        )
+
+    def left_by_step(self, attempt: str) -> list[tuple[str, _State]]:
+        """Of these, what the attempt keeps for itself, and the files with new names right in a folder of results: found without a look at
+        all that is there, of which there may be much. Reads folders: not for the event loop's thread."""
+        own = f"{ARTIFACTS}/{attempt}"
+        names = (f"{top}/{name}" for top in self._results for name in _new_names(self.path / top))
+        new = (path for path in names if path not in self._known and _is_plain(self.path / path))
+        return self._unlike([*new, *(f"{own}/{name}" for name in _files_below(self.path / own))])
+
+    def _unlike(self, paths: Iterable[str]) -> list[tuple[str, _State]]:
+        """Those of these files that the owner does not have as they are now."""
         found = []
-        for top in self._results:
-            for name in _files_below(self.path / top, partial(_may_change, top, attempt)):
-                path = f"{top}/{name}"
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    status = os.stat(self.path / path, follow_symlinks=False)
-                    state = status.st_mtime_ns, status.st_size, is_executable(status)
-                    if self._known.get(path) != state:
-                        found.append((path, state))
+        for path in paths:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                status = os.stat(self.path / path, follow_symlinks=False)
+                state = status.st_mtime_ns, status.st_size, is_executable(status)
+                if self._known.get(path) != state:
+                    found.append((path, state))
         return found
 
     async def bring_back(self, channel: wire.Channel, attempt: str | None = None) -> None:
         """Send the owner what items have left here, or only what belongs to this attempt or to no certain one; when this returns, all that
         was there when it was called is on its way. Raises OSError."""
-        if not any(
-            os.access(each, os.F_OK) for each in self._results_here
-        ):  # no thread for the many items that leave nothing
-            return
+        if any(os.access(each, os.F_OK) for each in self._results_here):  # no thread for the many that leave nothing
+            await self._send_all(channel, partial(self.changed, attempt))
+
+    async def bring_back_step(self, channel: wire.Channel, attempt: str) -> None:
+        """The same of what a step of an attempt has left. For the many that leave nothing, no more is read than when the folders of results
+        were changed. Raises OSError."""
+        times = [_changed_at(each) for each in self._results_here]
+        if times != self._looked_at or os.access(f"{self.path}/{ARTIFACTS}/{attempt}", os.F_OK):
+            await self._send_all(channel, partial(self.left_by_step, attempt))
+            self._looked_at = times
+
+    async def _send_all(self, channel: wire.Channel, find: Callable[[], list[tuple[str, _State]]]) -> None:
         async with self._sending:  # the parts of a file follow each other
-            for path, state in await asyncio.to_thread(self.changed, attempt):
+            for path, state in await asyncio.to_thread(find):
                 with suppress(FileNotFoundError):  # it was removed since
                     await self._send(channel, path, state)
 
@@ -504,8 +528,29 @@ def _files_below(folder: Path, wanted: Callable[[str], bool] = lambda name: True
         folders[:] = sorted(each for each in folders if Path(above) != folder or wanted(each))
         for name in sorted(names):
             path = Path(above, name)
-            if not (name.startswith(".") and name.endswith(".new")) and _is_plain(path):
+            if not _is_aside(name) and _is_plain(path):
                 yield str(path.relative_to(folder))
+
+
+def _new_names(folder: Path) -> Iterator[str]:
+    """What is right in a folder of results, but for what is kept by attempts, and what is being written aside."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for name in os.listdir(folder):
+            if not (is_attempt(name) or _is_aside(name)):
+                yield name
+
+
+def _changed_at(folder: Path) -> int:
+    """When a name was last added to a folder or removed from it, in nanoseconds; 0 if there is no such folder."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _is_aside(name: str) -> bool:
+    """Whether a file is being written aside."""
+    return name.startswith(".") and name.endswith(".new")
 
 
 def _is_plain(path: Path) -> bool:

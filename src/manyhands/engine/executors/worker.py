@@ -102,6 +102,21 @@ class Owner:
             raise
 
 
+class FilesFirst:
+    """The owner's journal for attempts on another machine: what a step left is sent before the step. Else an attempt that goes on elsewhere
+    would have the step, and not its files."""
+
+    def __init__(self, owner: Owner, channel: wire.Channel, node: NodeFolder) -> None:
+        self._owner = owner
+        self._channel = channel
+        self._node = node
+
+    async def record(self, row: StepRow) -> None:
+        with suppress(OSError):  # which the item fails of at its end
+            await self._node.bring_back_step(self._channel, f"{row.item}-{row.attempt}")
+        await self._owner.record(row)
+
+
 class Worker:
     """Executes what the owner sends until the socket closes."""
 
@@ -116,7 +131,8 @@ class Worker:
         self._workload = current(workload)
         self._begin = begin
         self._owner = Owner(channel)
-        self._settings = AttemptSettings(self._owner, self._owner, SystemClock(), begin.seed, Path(begin.folder))
+        journal = self._owner if node is None else FilesFirst(self._owner, channel, node)
+        self._settings = AttemptSettings(journal, self._owner, SystemClock(), begin.seed, Path(begin.folder))
         self._tasks: dict[int, asyncio.Task[None]] = {}
         """What executes items, by their tickets."""
         self._abandoned: set[int] = set()
