@@ -271,6 +271,20 @@ async def test_what_a_step_left_is_at_the_owner_before_the_step(tmp_path: Path) 
     assert await returned(folder, Returns(tmp_path / "run", ("artifacts",))) == ["artifacts/4-1/a"]
 
 
+async def test_what_nodes_may_have_of_an_earlier_session_is_counted(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    workload = WithArtifacts({"items": 4, "steps": 0, "owner": ""}, run)
+    create_run(run, workload.name, workload, version="test", notice=lambda text: None)
+    with closing(Store(run, SystemClock(), lambda text: None)) as store:
+        store.begin()
+        for number in (1, 2, 3):
+            store.start(number)
+        store.settle(1, Outcome(ItemState.COMPLETED), lambda failure: None)
+        await store.put_back(2, attempt=1, failures=0, not_before=0.0)
+        await store.end("stopped")
+        assert store.reader.begun() == 2  # one was put back, and one is as a killed owner leaves it
+
+
 async def test_what_ended_attempts_keep_stays_at_the_owner(tmp_path: Path) -> None:
     run = tmp_path / "r"
     workload = WithArtifacts({"items": 4, "steps": 0, "owner": ""}, run)

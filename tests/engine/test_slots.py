@@ -281,6 +281,14 @@ async def test_an_interrupted_item_waits_for_the_node_with_its_workspace() -> No
         assert await asyncio.gather(again, waiting, *others) == [DONE] * 6
 
 
+@pytest.mark.parametrize(("begun", "workers"), [(0, 1), (2, 2), (9, 3)])
+async def test_items_that_were_begun_have_workers_on_as_many_nodes(begun: int, workers: int) -> None:
+    async with placing(3, 9, items=9, begun=begun) as (_, launcher, _told):
+        await until(lambda: len(launcher.workers) == workers)
+        await settled()
+        assert launcher.starts == workers
+
+
 async def test_an_item_that_moves_to_another_queue_leaves_its_slot_to_the_next() -> None:
     async with placing(2) as (executor, launcher, _):
         first, second = (begun(executor, number) for number in (1, 2))

@@ -437,6 +437,7 @@ class _Session:
             begin,
             self._store,
             limits,
+            begun=self._store.reader.begun(),
             state_of=workspaces.state_of,
             notice=self._notice,
             **options,

@@ -352,6 +352,10 @@ SELECT message, count(*) FROM items WHERE state = 'failed' GROUP BY cause, messa
 -- of the first items of the input, how many have not ended
 SELECT count(*) FROM items WHERE position < ? AND state IN ('pending', 'running');
 
+-- name: count_begun
+-- of all items, how many have not ended, and were executed
+SELECT count(*) FROM items WHERE state IN ('pending', 'running') AND performances > 0;
+
 -- name: count_left_input
 -- in a state, of those that left the input
 SELECT count(*) FROM items WHERE position >= 1000000000000 AND state = ?;

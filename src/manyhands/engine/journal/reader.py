@@ -473,6 +473,11 @@ class JournalReader:
         row = self._one("count_left", limit)
         return 0 if row is None else int(row[0])
 
+    def begun(self) -> int:
+        """How many items have not ended, and were executed."""
+        row = self._one("count_begun")
+        return 0 if row is None else int(row[0])
+
     def left_input(self, state: str) -> int:
         """How many items in a state the input does not name any more."""
         row = self._one("count_left_input", state)

@@ -50,6 +50,7 @@ class WorkerExecutor:
         workers: int,
         concurrency: int,
         items: int | None = None,
+        begun: int = 0,
         max_in_flight: int | None = None,
         one_item_a_process: bool = False,
         grace: float = GRACE_SECONDS,
@@ -60,7 +61,8 @@ class WorkerExecutor:
         state_of: Callable[[str], ItemState | None] = lambda attempt: ItemState.PENDING,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``items``: how many there are at first; no more workers are started than these need (None: all). ``max_in_flight``: items in all
+        """``items``: how many there are at first; no more workers are started than these need (None: all). ``begun``: how many of them were
+        begun before, each of which may have its workspace on another node, and so need a worker there. ``max_in_flight``: items in all
         (None: as many as the workers can have); if the workers can have more, each item is reason enough for another worker.
         ``one_item_a_process``: more items in flight mean more processes, not more items in each. ``grace``: seconds that a worker may take
         to end an item that is past its time limit, before the worker is killed. ``gather``: seconds for which items wait for a worker on
@@ -85,7 +87,7 @@ class WorkerExecutor:
             launcher,
             self._assignment,
             self._begun,
-            wanted=workers if items is None else min(workers, -(-items // needs)),
+            wanted=workers if items is None else min(workers, max(-(-items // needs), begun)),
             log=f"{begin.folder}/workers.log",
             patience=gather,
             another_node=another_node,
