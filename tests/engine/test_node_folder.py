@@ -29,6 +29,7 @@ from manyhands.engine.executors.node_folder import (
     CHUNK,
     FOLDER_VARIABLE,
     MAX_IN_LOOP,
+    SCRATCH,
     NodeFolder,
     Returns,
     Shipment,
@@ -122,6 +123,18 @@ async def test_a_node_gets_what_the_workload_names_once(tmp_path: Path, node: Pa
         assert (await furnish(shipment))[1] == ("one.json",)
         assert (folder.path / "one.json").read_text() == "[1]"
     assert (node.stat().st_mode & 0o777) == 0o700
+
+
+async def test_what_is_made_for_workers_alone_is_removed_at_the_end_or_after_a_kill(tmp_path: Path) -> None:
+    run, scratch = tmp_path / "r", tmp_path / "r" / SCRATCH
+    workload = made(run)
+    scratch.mkdir()
+    (scratch / "left").touch()
+    with closing(Shipment(run, "id", workload)) as shipment:
+        await furnish(shipment)
+        assert not {JOURNAL, "left"} & set(contents(scratch))
+        assert scratch.is_dir()
+    assert not scratch.exists()
 
 
 async def test_a_nodes_journal_has_the_items_and_no_step(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ CONNECT_SECONDS = 3.0
 READY_SECONDS = 60.0
 """That connecting to the cluster may take at most, modules of the person's own included."""
 FURNISH_SECONDS = 300.0
-"""Seconds that a node may take to see what it lacks of the run's folder, and for each part of that."""
+"""Seconds that a worker may take to connect once it has a place, then to see what its node lacks of the run's folder, and for each part of
+that."""
 WORD_SECONDS = 3.0
 """How long Ray's word is waited for, after a worker was lost; its items go back without it then."""
 CLOSE_SECONDS = 10.0
@@ -149,17 +150,23 @@ class ClusterLauncher:
         host, port = self._address
         self._tell(start=name, call=Call(host, port, self._secret.hex(), name).to_json(), near=near)
         try:
-            channel = await expected.channel
-            async with asyncio.timeout(FURNISH_SECONDS):
-                await expected.placed.wait()  # which is said before it is told to connect
+            channel = await _connected(expected)
             if self._patience is not None:
                 self._patience.cancel()
             return await self._furnished(expected, channel)
-        except BaseException:
-            if expected.channel.done() and not expected.channel.cancelled() and expected.channel.exception() is None:
+        except BaseException as error:
+            if (
+                not expected.channel.cancel()
+                and not expected.channel.cancelled()
+                and expected.channel.exception() is None
+            ):
                 expected.channel.result().close()
             self._tell(kill=name)
             self._expected.pop(name, None)
+            if isinstance(error, TimeoutError):
+                raise ConnectionError(
+                    f"a worker on {expected.address} did not answer in {FURNISH_SECONDS:g} s"
+                ) from None
             raise
 
     async def close(self) -> None:
@@ -396,6 +403,20 @@ class _Remote:
             self._launcher.tell_kill(self._expected.name)
         self._launcher.forget(self._expected.name)
         return death
+
+
+async def _connected(expected: _Expected) -> wire.Channel:
+    """The channel of a worker, for which Ray may take as long as it likes to find a place. From then on that is bounded: its process may
+    be stopped. Raises TimeoutError, and what the placer says of it."""
+    placed = asyncio.ensure_future(expected.placed.wait())
+    try:
+        await asyncio.wait((placed, expected.channel), return_when=asyncio.FIRST_COMPLETED)
+        async with asyncio.timeout(FURNISH_SECONDS):
+            channel = await expected.channel
+            await placed  # which is said before it is told to connect
+            return channel
+    finally:
+        placed.cancel()
 
 
 def _on(expected: _Expected) -> str:

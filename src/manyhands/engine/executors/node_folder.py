@@ -39,6 +39,8 @@ FOLDER_VARIABLE = "MANYHANDS_NODE_FOLDER"
 """The environment variable of a node that names the folder for what workers keep there (default: one in the temporary folder)."""
 MODULES = "modules"
 """The folder in a node's folder for files of the person's own that are loaded by their paths."""
+SCRATCH = ".shipment"
+"""The folder in a run's folder for what is made for its workers alone. It is removed when the session ends."""
 CHUNK = 1 << 20
 """Bytes of a file that are sent at once."""
 MAX_IN_LOOP = 4 << 20
@@ -88,14 +90,15 @@ class Shipment:
         self._workload = workload
         self._files: dict[str, Path] = {}
         self._digests: dict[Path, tuple[int, int, bytes]] = {}
-        self._scratch = tempfile.TemporaryDirectory(prefix="manyhands-shipment-", ignore_cleanup_errors=True)
+        self._scratch = self._folder / SCRATCH
+        remove_tree(self._scratch)  # an owner that was killed left it
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def close(self) -> None:
         """Idempotent."""
-        self._scratch.cleanup()
+        remove_tree(self._scratch)
 
     def furnish(self, environ: Mapping[str, str]) -> wire.Furnish:
         """What a worker is told first. Raises StorageError, UserError."""
@@ -106,9 +109,13 @@ class Shipment:
             for name, source in _with_neighbours(path):
                 files[name] = source
                 modules[str(source)] = name
-        journal = Path(self._scratch.name, JOURNAL)
+        journal = self._scratch / "facts.db"  # not called as a journal is, so that nobody takes it for a run
         if self._workload.reads_items or not journal.exists():
             copy = journal.with_suffix(".new")  # as the last one may just be read, for another worker
+            try:
+                self._scratch.mkdir(exist_ok=True)
+            except OSError as error:
+                raise StorageError(f"{self._scratch}: can't be made ({error.strerror})") from error
             copy_journal(self._folder / JOURNAL, copy, items=self._workload.reads_items)
             copy.replace(journal)
         files[JOURNAL] = journal
