@@ -469,6 +469,8 @@ def test_a_run_whose_owner_is_lost_goes_on_elsewhere(tmp_path: Path, cluster: Cl
 @pytest.mark.slow
 def test_of_two_copies_of_a_run_at_once_the_second_is_refused(tmp_path: Path, cluster: Cluster) -> None:
     """Their paths end alike, so that both would have the same folder on a node."""
+    if len(cluster.nodes) < 2:  # room for both
+        cluster.add().wait()
     write_prompts(tmp_path / "d.jsonl", (f"Case {n}: look." for n in range(4)))
     model = Held()
     model.seconds = 0.0
