@@ -97,26 +97,26 @@ def test_a_lone_guard_ends_what_has_one_of_its_marks_when_its_owner_is_killed(di
             process.communicate()
 
 
-@pytest.mark.parametrize("ended", [0, 3000])
-def test_a_chain_whose_processes_end_at_once_is_killed(tmp_path: Path, ended: int) -> None:
+@pytest.mark.parametrize(("chains", "ended"), [(3, 0), (3, 3000), (10, 0)])
+def test_a_chain_whose_processes_end_at_once_is_killed(tmp_path: Path, chains: int, ended: int) -> None:
     """Each process makes the next and is gone, most often before anybody could look at it; also where a look at all takes long, as nobody
-    has waited for many that ended."""
+    has waited for many that ended, and where there is always a newer one."""
     crowd = f"import os\nfor _ in range({ended}):\n if not os.fork(): os._exit(0)\nprint(flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", crowd], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as unwaited:
         assert unwaited.stdout is not None
         unwaited.stdout.readline()
         try:
-            _kill_chains(tmp_path / "now")
+            _kill_chains(tmp_path / "now", chains)
         finally:
             unwaited.kill()
 
 
-def _kill_chains(now: Path) -> None:
+def _kill_chains(now: Path, chains: int) -> None:
     mark = secrets.token_hex(8)
     now.touch()
     chain = f"import os\nwhile True:\n if os.fork(): os._exit(0)\n open({str(now)!r}, 'r+').write('x')\n"
     try:
-        for _ in range(3):
+        for _ in range(chains):
             subprocess.run([sys.executable, "-c", chain], env={**os.environ, "STRAY_TEST": mark}, check=True)
         while not now.stat().st_size:
             time.sleep(0.01)
