@@ -128,6 +128,20 @@ def _kill_chains(now: Path, chains: int) -> None:
         now.unlink()  # without it a chain ends
 
 
+def test_a_search_spares_its_own_threads() -> None:
+    """The kernel gives threads ids as it does processes, and the newest may be one of ours."""
+    script = (
+        "import os, subprocess, threading, time\nfrom manyhands.processes.strays import kill_marked\n"
+        "for _ in range(5):\n found = subprocess.Popen(['sleep', '60'])\n"
+        " threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        " kill_marked('STRAY_TEST', os.environ['STRAY_TEST'])\n assert found.wait() == -9\n"
+        "print('alive', flush=True)\nos._exit(0)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "STRAY_TEST": secrets.token_hex(8)}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, b"alive\n")
+
+
 async def test_what_several_commands_left_is_killed_for_all_at_once() -> None:
     marks, tags, leftovers = [secrets.token_hex(8) for _ in range(4)], Tags(), Leftovers()
     given = {mark: tags.new() for mark in marks}

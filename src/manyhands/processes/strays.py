@@ -383,7 +383,9 @@ def _chase(belongs: Belongs, elders: Set[int]) -> list[int]:
     while in_vain < _GLANCES_IN_VAIN and len(killed) < _MOST_CHASED:
         if (newest := system.newest_process()) is None:
             break
-        if newest not in killed[-1:] and newest not in elders and newest != os.getpid() and belongs(newest):
+        passed_over = newest in killed[-1:] or newest in elders or newest == os.getpid()
+        # A thread may be one of a process that is passed over.
+        if not passed_over and belongs(newest) and system.is_process(newest):
             send([newest], signal.SIGKILL)
             killed.append(newest)
             in_vain = 0

@@ -12,6 +12,7 @@ except (ImportError, AttributeError):  # another system, or a Python that was bu
 process_line = _system.process_line
 process_ids = _system.process_ids
 newest_process = _system.newest_process
+is_process = _system.is_process
 environment_of = _system.environment_of
 children = _system.children
 Elders = _system.Elders

@@ -66,6 +66,13 @@ def newest_process() -> int | None:
     return None
 
 
+def is_process(pid: int) -> bool:
+    """Whether an id is a living process's, and not that of one of its further threads."""
+    with suppress(OSError):
+        return f"\nTgid:\t{pid}\n".encode() in read_all(f"/proc/{pid}/status")
+    return False
+
+
 def environment_of(pid: int) -> list[bytes] | None:
     """A process's environment as it was at its start, ``NAME=value`` each; empty for one of somebody else's or of the kernel's, None for
     one that has ended."""

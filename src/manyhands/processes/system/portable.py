@@ -44,6 +44,11 @@ def newest_process() -> int | None:
     return None
 
 
+def is_process(pid: int) -> bool:
+    """Whether an id is a living process's, and not that of one of its further threads."""
+    return process_line(pid) is not None
+
+
 def environment_of(pid: int) -> list[bytes] | None:
     """A process's environment as it was at its start, ``NAME=value`` each; empty for one of somebody else's, None for one that is gone."""
     return []
