@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.engine.executors.claiming import CLAIM, claim
+from manyhands.engine.executors.claiming import CLAIM, claim, is_alone
 
 HOLDS = """
 import sys
@@ -56,6 +56,28 @@ def test_a_folder_that_its_last_worker_removes_is_claimed_anew(tmp_path: Path) -
     with pytest.raises(UserError):
         claim(tmp_path, "one", 0.0)
     os.close(new)
+
+
+def test_a_folder_that_is_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    with pytest.raises(FileNotFoundError):
+        claim(folder, "one", 0.0)
+    os.close(claim(folder, "one", 5.0, again=lambda: folder.mkdir(parents=True)))
+    assert (folder / CLAIM).exists()
+
+
+def test_a_folder_may_be_called_anything(tmp_path: Path) -> None:
+    name = "one host:/" + os.fsdecode(b"\xff\xfe")
+    claims = [claim(tmp_path, name, 0.0) for _ in range(2)]
+    with pytest.raises(UserError):
+        claim(tmp_path, "other", 0.0)
+    assert [is_alone(each) for each in claims] == [False, True]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(claim, tmp_path, "other", 10.0)
+        assert not waiting.done()
+        for each in claims:
+            os.close(each)
+        os.close(waiting.result())
 
 
 def test_of_many_sessions_that_come_at_once_one_gets_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import re
 import secrets
 import stat
 import tempfile
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -29,7 +30,7 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.redaction import describe
 from manyhands.engine.contract import Execution, Workload, Worlds
 from manyhands.engine.executors import wire
-from manyhands.engine.executors.claiming import claim
+from manyhands.engine.executors.claiming import CLAIM, claim, is_alone
 from manyhands.engine.journal.reader import JOURNAL, JournalReader, copy_journal
 from manyhands.engine.workspaces import KEEP, STATES, WORKSPACES
 from manyhands.io.files import bytes_written_aside, make_private, open_inside
@@ -53,6 +54,8 @@ ARTIFACTS = "artifacts"
 _ATTEMPT = re.compile("[0-9]+-[0-9]+")
 _FOR_GOOD = frozenset((ItemState.COMPLETED, ItemState.DISCARDED))
 _PARTS = 3
+_CLOCK_TICK = 50_000_000
+"""Nanoseconds, more than file systems' clocks step by."""
 _State = tuple[int, int, bool]
 """Of a file: when it was changed, how large it is, and whether it can be executed."""
 _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ, errno.EINVAL}
@@ -308,6 +311,8 @@ class NodeFolder:
         """What the owner has of the results, as they were then."""
         self._looked_at: list[int] = []
         """When the folders of results had been changed, at the last look for what steps left."""
+        self._claimed: int | None = None
+        """What says that the folder is of this session."""
         self._sending = asyncio.Lock()
         self._worlds: Worlds | None = None
 
@@ -316,8 +321,9 @@ class NodeFolder:
         """Have everything there that the owner offers. None if the owner is gone. Raises UserError."""
         try:
             folder = cls(_place(furnish), furnish.results, lambda text: channel.send(wire.Notice(text)))
-            claimed = await asyncio.to_thread(claim, folder.path, furnish.session)
-            weakref.finalize(folder, os.close, claimed)
+            again = partial(_place, furnish)
+            folder._claimed = await asyncio.to_thread(partial(claim, folder.path, furnish.session, again=again))
+            weakref.finalize(folder, os.close, folder._claimed)
             missing = await asyncio.to_thread(folder.missing, furnish.manifest)
             channel.send(wire.Missing(tuple(missing), tuple(folder.attempts()), os.getpid(), str(folder.path)))
             for name in missing:
@@ -404,7 +410,8 @@ class NodeFolder:
         times = [_changed_at(each) for each in self._results_here]
         if times != self._looked_at or os.access(f"{self.path}/{ARTIFACTS}/{attempt}", os.F_OK):
             await self._send_all(channel, partial(self.left_by_step, attempt))
-            self._looked_at = times
+            # A name that is added within the same tick of the file system's clock leaves no trace.
+            self._looked_at = times if max(times, default=0) < time.time_ns() - _CLOCK_TICK else []
 
     async def _send_all(self, channel: wire.Channel, find: Callable[[], list[tuple[str, _State]]]) -> None:
         async with self._sending:  # the parts of a file follow each other
@@ -466,11 +473,14 @@ class NodeFolder:
             self._notice(f"{what}: {error if isinstance(error, ManyhandsError) else describe(error)}")
 
     def _remove(self) -> None:
-        """Remove the folder, but for workspaces that stay. Other workers of the node may be doing the same."""
+        """Remove the folder, but for workspaces that stay. The last worker of the node does it, as another session may have it next."""
+        if self._claimed is not None and not is_alone(self._claimed):
+            return
         with suppress(FileNotFoundError):
             for each in list(self.path.iterdir()):
-                if each.name != WORKSPACES:
+                if each.name not in (WORKSPACES, CLAIM):
                     remove_tree(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)
+        (self.path / CLAIM).unlink(missing_ok=True)
         for folder in [self.path / WORKSPACES, self.path, *list(self.path.parents)[:_PARTS]]:
             try:
                 folder.rmdir()
